@@ -1,0 +1,225 @@
+"""Checks of arguments, actions and saved states, shared by all wrappers.
+
+Every check either returns the value in its canonical type or raises a ``TypeError`` or ``ValueError`` that names the
+argument and the value received.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+# Up to this many entries, comparing Python floats is quicker than three NumPy calls.
+_SMALL = 12
+# A rescaling wrapper above may overshoot a bound by this many units in the last place; that is rounding, not an error.
+_ROUNDING_UNITS = 4
+
+
+def require_int(name: str, value: Any, *, minimum: int) -> int:
+    """Return ``value`` as an ``int`` not below ``minimum``.
+
+    >>> require_int("n", np.int64(3), minimum=1)
+    3
+    >>> require_int("n", 0, minimum=1)
+    Traceback (most recent call last):
+        ...
+    ValueError: `n` must be an integer >= 1, got 0
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"`{name}` must be an integer >= {minimum}, got {value!r} of type {type(value).__name__}")
+    if value < minimum:
+        raise ValueError(f"`{name}` must be an integer >= {minimum}, got {value!r}")
+    return int(value)
+
+
+def require_float(
+    name: str, value: Any, *, above: float = -math.inf, at_least: float = -math.inf, at_most: float = math.inf
+) -> float:
+    """Return ``value`` as a finite ``float`` with ``above < value`` and ``at_least <= value <= at_most``.
+
+    >>> require_float("clip", 5, above=0)
+    5.0
+    >>> require_float("clip", 0, above=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: `clip` must be a finite number > 0, got 0
+    """
+    limits = [f"> {above}"] * math.isfinite(above) + [f">= {at_least}"] * math.isfinite(at_least)
+    limits += [f"<= {at_most}"] * math.isfinite(at_most)
+    wanted = " ".join(["a finite number", " and ".join(limits)]).strip()
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"`{name}` must be {wanted}, got {value!r} of type {type(value).__name__}")
+    if not (math.isfinite(value) and above < value and at_least <= value <= at_most):
+        raise ValueError(f"`{name}` must be {wanted}, got {value!r}")
+    return float(value)
+
+
+def require_bool(name: str, value: Any) -> bool:
+    """Return ``value`` as a ``bool``; nothing else is taken for one."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{name}` must be True or False, got {value!r} of type {type(value).__name__}")
+    return bool(value)
+
+
+def require_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Return ``value`` if it is one of ``choices``."""
+    if not isinstance(value, str):
+        raise TypeError(f"`{name}` must be one of {list(choices)}, got {value!r} of type {type(value).__name__}")
+    if value not in choices:
+        raise ValueError(f"`{name}` must be one of {list(choices)}, got {value!r}")
+    return value
+
+
+def require_key(name: str, value: Any, space: spaces.Space | None = None) -> str:
+    """Return ``value`` as a non-empty dictionary key that ``space`` (if it is a ``Dict``) does not have yet."""
+    if not isinstance(value, str):
+        raise TypeError(f"`{name}` must be a non-empty string, got {value!r} of type {type(value).__name__}")
+    if not value:
+        raise ValueError(f"`{name}` must be a non-empty string, got {value!r}")
+    if isinstance(space, spaces.Dict) and value in space.spaces:
+        raise ValueError(f"`{name}` must be new to the observation, got {value!r}, which it has: {list(space.spaces)}")
+    return value
+
+
+def require_schedule(name: str, value: Any) -> tuple[float, float, int]:
+    """Return a probability, or a linear ``(start, end, frames)`` schedule of it, as ``(start, end, frames)``.
+
+    >>> require_schedule("epsilon", 0.1)
+    (0.1, 0.1, 0)
+    >>> require_schedule("epsilon", [1.0, 0.01, 500])
+    (1.0, 0.01, 500)
+    """
+    if not isinstance(value, (tuple, list)):
+        constant = require_float(name, value, at_least=0, at_most=1)
+        return constant, constant, 0
+    if len(value) != 3:
+        raise ValueError(f"`{name}` must be a number or (start, end, frames), got {value!r}")
+    start = require_float(f"{name}[0]", value[0], at_least=0, at_most=1)
+    end = require_float(f"{name}[1]", value[1], at_least=0, at_most=1)
+    return start, end, require_int(f"{name}[2]", value[2], minimum=0)
+
+
+def require_box(wrapper: str, space: spaces.Space) -> spaces.Box:
+    """Return ``space`` if it is a ``Box`` of floating-point actions."""
+    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        raise ValueError(f"{wrapper} needs a floating-point Box `action_space`, got {space}")
+    return space
+
+
+def require_bounded(wrapper: str, space: spaces.Space) -> spaces.Box | spaces.Discrete:
+    """Return ``space`` if a uniform action can be drawn from it: a ``Discrete`` or a ``Box`` bounded on all sides."""
+    if isinstance(space, spaces.Discrete):
+        return space
+    box = require_box(wrapper, space)
+    if not box.is_bounded("both"):
+        raise ValueError(f"{wrapper} draws uniform actions and needs a bounded Box `action_space`, got {space}")
+    return box
+
+
+def require_state(state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Return fresh float64 arrays of the wanted entries of a saved ``state``; extra, missing or bad entries raise.
+
+    >>> require_state({"mean": 1.5}, {"mean": ()})
+    {'mean': array(1.5)}
+    """
+    if not isinstance(state, Mapping):
+        raise TypeError(f"`state` must be a mapping, got {state!r} of type {type(state).__name__}")
+    if set(state) != set(shapes):
+        raise ValueError(f"`state` must have the entries {sorted(shapes)}, got {sorted(map(str, state))}")
+    arrays = {}
+    for name, shape in shapes.items():
+        try:
+            array = np.array(state[name], dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`state[{name!r}]` must be numbers, got {state[name]!r}") from error
+        if array.shape != shape or not np.isfinite(array).all():
+            raise ValueError(f"`state[{name!r}]` must be finite numbers of shape {shape}, got {state[name]!r}")
+        arrays[name] = array
+    return arrays
+
+
+def action_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the lowest and highest finite actions of an array-like ``space``, or None for a composite one."""
+    if isinstance(space, spaces.Box):
+        largest = np.finfo(space.dtype) if np.issubdtype(space.dtype, np.floating) else np.iinfo(space.dtype)
+        return np.maximum(space.low, largest.min), np.minimum(space.high, largest.max)
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start.copy(), space.start + space.nvec - 1
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(space.shape, space.dtype), np.ones(space.shape, space.dtype)
+    if isinstance(space, spaces.Discrete):
+        return np.asarray(space.start), np.asarray(space.start + space.n - 1)
+    return None
+
+
+class ActionCheck:
+    """Turns an action of an array-like space into a fresh value that nobody else holds, or says what is wrong with it.
+
+    The result has the space's dtype and shape: an array, or for ``Discrete`` a NumPy integer. Finite values only: an
+    unbounded ``Box`` does not let inf through. Batched spaces of vector environments are array-like too.
+
+    >>> check = ActionCheck(spaces.Box(-1, 1, (2,)))
+    >>> check([0.5, 1])
+    array([0.5, 1. ], dtype=float32)
+    >>> check([0.5, 1.5])
+    Traceback (most recent call last):
+        ...
+    ValueError: `action` must lie in Box(-1.0, 1.0, (2,), float32), got [0.5, 1.5]
+    """
+
+    def __init__(self, space: spaces.Space, *, name: str = "action"):
+        """``name`` is what the error messages call the value."""
+        bounds = action_bounds(space)
+        if bounds is None:
+            raise ValueError(f"`{name}` must belong to a Box, Discrete, MultiDiscrete or MultiBinary, got {space}")
+        self._space = space
+        self._name = name
+        self._dtype = np.dtype(space.dtype)
+        self._shape = bounds[0].shape
+        self._low, self._high = bounds
+        self._is_small_vector = len(self._shape) == 1 and self._low.size <= _SMALL
+        self._limits = list(zip(self._low.ravel().tolist(), self._high.ravel().tolist(), strict=True))
+
+    def __call__(self, action: Any) -> Any:
+        """Return a fresh copy of ``action``; raise ``ValueError`` if it does not belong to the space."""
+        if type(action) is np.ndarray and action.dtype == self._dtype and action.shape == self._shape:
+            fresh = action.copy()
+        else:
+            fresh = self._converted(action)
+        if self._is_small_vector:
+            for value, (low, high) in zip(fresh.tolist(), self._limits, strict=True):
+                if not low <= value <= high:  # also true for nan
+                    return self._without_rounding(fresh, action)
+        elif not ((self._low <= fresh) & (fresh <= self._high)).all():
+            return self._without_rounding(fresh, action)
+        return fresh if self._shape else fresh[()]
+
+    def _converted(self, action: Any) -> np.ndarray:
+        try:
+            array = np.asarray(action)
+            kind_fits = np.can_cast(array.dtype, self._dtype, casting="same_kind") or array.dtype.kind in "iu"
+        except (TypeError, ValueError):
+            kind_fits = False
+        if not kind_fits:
+            raise ValueError(f"`{self._name}` must be numbers of {self._space}, got {action!r}")
+        if array.shape != self._shape:
+            raise ValueError(f"`{self._name}` must have shape {self._shape}, got {action!r} of shape {array.shape}")
+        with np.errstate(over="ignore"):  # too large for the dtype becomes inf, which the bounds refuse
+            fresh = array.astype(self._dtype)
+        if fresh.dtype.kind in "iu" and (fresh != array).any():  # an integer that wrapped around
+            raise ValueError(f"`{self._name}` must lie in {self._space}, got {action!r}")
+        return fresh
+
+    def _without_rounding(self, fresh: np.ndarray, action: Any) -> np.ndarray:
+        """Clip what lies outside by no more than rounding; raise for the rest."""
+        inside = np.clip(fresh, self._low, self._high)
+        is_float = np.issubdtype(self._dtype, np.floating)
+        tolerance = _ROUNDING_UNITS * np.spacing(np.maximum(abs(self._low), abs(self._high))) if is_float else 0
+        with np.errstate(invalid="ignore"):
+            if not (abs(fresh - inside) <= tolerance).all():
+                raise ValueError(f"`{self._name}` must lie in {self._space}, got {action!r}")
+        return inside
