@@ -1,0 +1,5 @@
+"""What you deploy: the TAAC agent, its distributions and its temporal-difference operators (needs torch)."""
+
+from taac_wrappers.agent.taac import TAACAgent, TAACPolicy
+
+__all__ = ["TAACAgent", "TAACPolicy"]

@@ -1,0 +1,166 @@
+"""Temporal-difference operators and entropy targets of the TAAC paper, as plain functions of tensors.
+
+Everything is time-major, ``[N, B]``: row ``k`` is transition ``k`` of a window, ``s_k, a_k, r_k, s_{k+1}``; column ``b``
+is one window. Values named ``q_repeat``, ``q_new``, ``beta`` or ``next_value`` in row ``k`` belong to the *next* state
+``s_{k+1}`` of that transition.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+TDMode = Literal["expected", "sampled", "alf"]
+TD_MODES: tuple[TDMode, ...] = ("expected", "sampled", "alf")
+
+
+def switch_probability(
+    q_repeat: Tensor, q_new: Tensor, temperature: Tensor | float, min_advantage: float | None = None
+) -> Tensor:
+    """Probability of acting anew, beta*_1 of the paper: ``sigmoid((Q(s, a_hat) - Q(s, a_prev)) / temperature)``.
+
+    Args:
+        q_repeat: ``Q(s, a_prev)``, the value of repeating the previous action, any shape.
+        q_new: ``Q(s, a_hat)``, the value of the newly sampled action, same shape.
+        temperature: the switch temperature alpha', positive.
+        min_advantage: clip ``q_new - q_repeat`` from below (the paper uses 0 in Locomotion, so that beta_1 >= 1/2).
+
+    >>> switch_probability(torch.tensor([0.0, 2.0]), torch.tensor([0.0, 0.0]), 1.0)
+    tensor([0.5000, 0.1192])
+    >>> switch_probability(torch.tensor([0.0, 2.0]), torch.tensor([0.0, 0.0]), 1.0, min_advantage=0.0)
+    tensor([0.5000, 0.5000])
+    """
+    advantage = q_new - q_repeat
+    if min_advantage is not None:
+        advantage = advantage.clamp(min=min_advantage)
+    return torch.sigmoid(advantage / temperature)
+
+
+def binary_entropy(probability: Tensor) -> Tensor:
+    """Entropy of a coin in nats, exact also at 0 and 1: H(beta) of the temperature loss (Eq. 7)."""
+    return torch.special.entr(probability) + torch.special.entr(1 - probability)
+
+
+def compare_through(
+    reward: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    repeated: Tensor,
+    beta: Tensor,
+    q_repeat: Tensor,
+    q_new: Tensor,
+    gamma: float,
+    mode: TDMode = "expected",
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Multi-step targets that follow the recorded actions for as long as both policies repeat (paper, Section 4.2).
+
+    At ``s_{k+1}`` the current policy acts anew with probability ``beta`` and is worth ``q_new`` there; otherwise it
+    repeats ``a_k``. If the recorded behaviour repeated ``a_k`` too, the recorded future *is* the policy's own future
+    and the target goes on to the next row; if not, repeating is worth ``q_repeat``.
+
+    Args:
+        reward, terminated, truncated: of each transition, ``[N, B]``.
+        repeated: whether the recorded behaviour repeated at ``s_{k+1}``; ignored in the last row and where the
+            episode ended.
+        beta: probability of acting anew at ``s_{k+1}`` under the current policy (:func:`switch_probability`).
+        q_repeat: ``Q(s_{k+1}, a_k)``.
+        q_new: ``Q(s_{k+1}, a_hat)``.
+        gamma: discount per frame.
+        mode: ``"expected"`` takes the exact mean over the policy's own coin b~: unbiased, with the lowest variance.
+            ``"sampled"`` draws b~ (the paper's point estimate, Eq. 4): unbiased. ``"alf"`` draws b~ and bootstraps
+            with the mixture of both values at every stop, as the authors' code does: biased by
+            ``beta_0 beta_1 (q_repeat - q_new)`` wherever the behaviour repeated.
+        generator: source of b~; the global one if not given.
+
+    Returns:
+        Targets ``y`` of every transition, ``[N, B]``; row 0 is the target of the window's start.
+
+    Two transitions of reward 1; the behaviour repeated between them, and the policy repeats with probability 3/4. The
+    last target is ``1 + (0.25 * 4 + 0.75 * 8) / 2 = 4.5``, the first one ``1 + (0.25 * 4 + 0.75 * 4.5) / 2 = 3.1875``:
+
+    >>> def column(*values): return torch.tensor(values).reshape(-1, 1)
+    >>> ended = column(False, False)
+    >>> values = dict(beta=column(0.25, 0.25), q_repeat=column(8.0, 8.0), q_new=column(4.0, 4.0))
+    >>> compare_through(column(1.0, 1.0), ended, ended, column(True, False), **values, gamma=0.5).flatten()
+    tensor([3.1875, 4.5000])
+    """
+    _check_rows(reward, terminated, truncated, repeated, beta, q_repeat, q_new)
+    if mode not in TD_MODES:
+        raise ValueError(f"mode must be one of {', '.join(TD_MODES)}, got {mode!r}")
+    go_on = repeated & ~terminated & ~truncated
+    discount = gamma * (~terminated).to(reward.dtype)
+    weight_new = beta  # probability, or the drawn coin itself, of leaving the recorded future
+    value_new, value_stop = q_new, q_repeat
+    if mode != "expected":
+        weight_new = torch.bernoulli(beta, generator=generator)
+    if mode == "alf":
+        value_new = value_stop = beta * q_new + (1 - beta) * q_repeat
+
+    target = torch.empty_like(reward)
+    last = len(reward) - 1
+    for k in range(last, -1, -1):
+        keep = value_stop[k] if k == last else torch.where(go_on[k], target[k + 1], value_stop[k])
+        target[k] = reward[k] + discount[k] * (weight_new[k] * value_new[k] + (1 - weight_new[k]) * keep)
+    return target
+
+
+def n_step(reward: Tensor, terminated: Tensor, truncated: Tensor, next_value: Tensor, gamma: float) -> Tensor:
+    """Uncorrected N-step targets: follow the recorded rewards to the window's or the episode's end, then bootstrap.
+
+    Args:
+        reward, terminated, truncated: of each transition, ``[N, B]``.
+        next_value: ``V(s_{k+1})``; used in the last row and where the episode was truncated.
+        gamma: discount per frame.
+
+    >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
+    >>> n_step(one, no, no, 4 * one, gamma=0.5).flatten()
+    tensor([2.5000, 3.0000])
+    """
+    _check_rows(reward, terminated, truncated, next_value)
+    ended = terminated | truncated
+    discount = gamma * (~terminated).to(reward.dtype)
+    target = torch.empty_like(reward)
+    last = len(reward) - 1
+    for k in range(last, -1, -1):
+        future = next_value[k] if k == last else torch.where(ended[k], next_value[k], target[k + 1])
+        target[k] = reward[k] + discount[k] * future
+    return target
+
+
+def _check_rows(reward: Tensor, *others: Tensor) -> None:
+    if reward.ndim != 2 or len(reward) < 1:
+        raise ValueError(f"reward must have shape [N, B] with N >= 1, got {tuple(reward.shape)}")
+    for other in others:
+        if other.shape != reward.shape:
+            raise ValueError(f"every input must have reward's shape {tuple(reward.shape)}, got {tuple(other.shape)}")
+
+
+def continuous_entropy_target(low, high, delta: float) -> float:
+    """Entropy of a uniform density on the fraction ``delta`` of each dimension's range (paper, Eq. 12).
+
+    >>> round(continuous_entropy_target([-1.0, -1.0], [1.0, 1.0], 0.184), 3)  # the usual -1 per dimension
+    -1.999
+    """
+    if not 0 < delta <= 1:
+        raise ValueError(f"delta must be in (0, 1], got {delta!r}")
+    widths = [float(h) - float(lo) for lo, h in zip(low, high, strict=True)]
+    if not all(0 < width < math.inf for width in widths):
+        raise ValueError(f"every dimension must have finite bounds with high > low, got low={low!r}, high={high!r}")
+    return sum(math.log(delta) + math.log(width) for width in widths)
+
+
+def discrete_entropy_target(n: int, delta: float) -> float:
+    """Entropy of a choice among ``n`` that leaves ``delta`` to all but its favourite (paper, Eq. 13).
+
+    >>> round(discrete_entropy_target(2, 0.05), 4)
+    0.1985
+    """
+    if n < 2:
+        raise ValueError(f"n must be at least 2, got {n!r}")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must be in (0, 1), got {delta!r}")
+    return -delta * math.log(delta / (n - 1)) - (1 - delta) * math.log(1 - delta)
