@@ -1,0 +1,332 @@
+"""Environments as the agents see them: one flat float32 observation, actions in [-1, 1], raw rewards, exact resume.
+
+>>> env = make_env("Pendulum-v1")
+>>> env.observation_space, env.action_space
+(Box([-1. -1. -8.], [1. 1. 8.], (3,), float32), Box(-1.0, 1.0, (1,), float32))
+>>> env.close()
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import RecordEpisodeStatistics, RecordVideo
+
+from taac_wrappers.training.tasks import check_simulators, make_kwargs_for, resolve_env_id
+
+GOAL_CLIP = 200.0
+"""Goal observations are clipped to +-this, as in the paper's Manipulation tasks."""
+
+_GOAL_KEYS = ("observation", "desired_goal")
+_BIPEDAL_WALKER = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
+
+
+def make_env(
+    env_id: str,
+    *,
+    render_mode: str | None = None,
+    video_folder: str | os.PathLike[str] | None = None,
+    **make_kwargs: Any,
+) -> gym.Env:
+    """Build one environment for training or evaluation.
+
+    From the inside out: the environment with the paper's arguments, a video of every episode (if asked for), statistics
+    of raw returns (``info["episode"]`` at an episode's end), flat float32 observations, actions in [-1, 1]. What the
+    environment reports in ``info``, such as ``is_success``, passes through.
+
+    Args:
+        env_id: any Gymnasium id with bounded Box actions; an outdated version is replaced with a warning.
+        render_mode: as in ``gym.make``.
+        video_folder: where a video of every episode is written; ``render_mode`` is then ``"rgb_array"``.
+        **make_kwargs: passed to ``gym.make``, above the task's own.
+    """
+    env_id = resolve_env_id(env_id)
+    check_simulators(env_id)
+    make_kwargs = {**make_kwargs_for(env_id), **make_kwargs}
+    if video_folder is not None and render_mode is None:
+        render_mode = "rgb_array"
+    if render_mode is not None:  # not every environment knows the argument
+        make_kwargs["render_mode"] = render_mode
+    env = gym.make(env_id, **make_kwargs)
+    if env.unwrapped.spec is not None and env.unwrapped.spec.entry_point == _BIPEDAL_WALKER:
+        env = FreshBox2DWorld(env)
+    if video_folder is not None:
+        env = RecordVideo(env, os.fspath(video_folder), episode_trigger=_every_episode, disable_logger=True)
+    env = RecordEpisodeStatistics(env)
+    env = GoalObservation(env) if _has_goal(env.observation_space) else FlatObservation(env)
+    return UnitAction(env)
+
+
+def make_vector_env(env_id: str, num_envs: int) -> SyncVectorEnv:
+    """Build ``num_envs`` training environments that are stepped together and can be resumed exactly.
+
+    Nothing resets by itself: after a step, call ``reset(options={"reset_mask": done})``. Returned arrays belong to the
+    caller.
+
+    >>> envs = make_vector_env("Pendulum-v1", 2)
+    >>> observations, _ = envs.reset(seed=0)
+    >>> observations.shape
+    (2, 3)
+    >>> states = envs.call("episode_state")  # for a checkpoint; restore_episodes takes them back
+    >>> envs.close()
+    """
+    if not isinstance(num_envs, int) or isinstance(num_envs, bool) or num_envs < 1:
+        raise ValueError(f"num_envs must be a positive integer, got {num_envs!r}")
+    make_one = functools.partial(_make_replayable_env, resolve_env_id(env_id))  # resolved here: one warning, not many
+    return SyncVectorEnv([make_one] * num_envs, copy=True, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def restore_episodes(envs: SyncVectorEnv, states: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, list[bool]]:
+    """Put the environments of :func:`make_vector_env` back to ``states``, one ``episode_state()`` per environment.
+
+    Returns:
+        The observations ``[num_envs, size]``, and for each environment whether it stands exactly where it stood
+        (otherwise it has begun a new episode).
+    """
+    if len(states) != envs.num_envs:
+        raise ValueError(f"states must hold one entry for each of {envs.num_envs} environments, got {len(states)}")
+    envs.reset()  # fills the vector environment's own buffers, which a later masked reset reads
+    restored = [env.get_wrapper_attr("restore")(state) for env, state in zip(envs.envs, states, strict=True)]
+    return np.stack([observation for observation, _, _ in restored]), [exact for _, _, exact in restored]
+
+
+class GoalObservation(gym.ObservationWrapper, RecordConstructorArgs):
+    """``observation`` and ``desired_goal`` of a goal environment as one float32 vector, clipped to +-:data:`GOAL_CLIP`.
+
+    ``achieved_goal`` is left out: it is part of the observation already.
+    """
+
+    def __init__(self, env: gym.Env):
+        RecordConstructorArgs.__init__(self)
+        gym.ObservationWrapper.__init__(self, env)
+        if not _has_goal(env.observation_space):
+            raise ValueError(
+                f"env must observe a Dict with Box observation and desired_goal, got {env.observation_space}"
+            )
+        size = sum(spaces.flatdim(env.observation_space[key]) for key in _GOAL_KEYS)
+        self.observation_space = spaces.Box(-GOAL_CLIP, GOAL_CLIP, (size,), np.float32)
+
+    def observation(self, observation: dict[str, np.ndarray]) -> np.ndarray:
+        """Join the two vectors."""
+        joined = np.concatenate([np.ravel(observation[key]) for key in _GOAL_KEYS])
+        return joined.clip(-GOAL_CLIP, GOAL_CLIP).astype(np.float32)
+
+
+class FlatObservation(gym.ObservationWrapper, RecordConstructorArgs):
+    """Any observation that Gymnasium can flatten as one float32 vector, always a copy."""
+
+    def __init__(self, env: gym.Env):
+        RecordConstructorArgs.__init__(self)
+        gym.ObservationWrapper.__init__(self, env)
+        flat = spaces.flatten_space(env.observation_space)
+        if not isinstance(flat, spaces.Box):
+            raise ValueError(f"env must have observations of a fixed size, got {env.observation_space}")
+        with np.errstate(over="ignore"):  # bounds such as the largest float64 become infinite
+            low, high = flat.low.astype(np.float32), flat.high.astype(np.float32)
+        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+
+    def observation(self, observation: Any) -> np.ndarray:
+        """Flatten and convert."""
+        return np.array(spaces.flatten(self.env.observation_space, observation), dtype=np.float32)
+
+
+class UnitAction(gym.ActionWrapper, RecordConstructorArgs):
+    """Actions are one float32 vector in [-1, 1], clipped to that and scaled linearly to the environment's own bounds.
+
+    Gymnasium's ``RescaleAction`` neither clips nor flattens, and its ``ClipAction`` declares an unbounded space.
+    """
+
+    def __init__(self, env: gym.Env):
+        RecordConstructorArgs.__init__(self)
+        gym.ActionWrapper.__init__(self, env)
+        space = env.action_space
+        if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+            raise ValueError(f"env must have a Box of float actions, got {space}")
+        if not space.is_bounded():
+            raise ValueError(f"env must have bounded actions, got {space}")
+        self.action_space = spaces.Box(-1.0, 1.0, (int(np.prod(space.shape)),), np.float32)
+        self._low, self._high = space.low.ravel(), space.high.ravel()
+        # Halved before they are combined, so that wide bounds do not overflow; exact where the bounds are -1 and 1.
+        self._center, self._half_range = self._high / 2 + self._low / 2, self._high / 2 - self._low / 2
+
+    def action(self, action: np.ndarray) -> np.ndarray:
+        """Scale to the environment's bounds; the clip comes last, where it also catches rounding."""
+        scaled = self._center + self._half_range * action
+        inside = np.minimum(np.maximum(scaled, self._low), self._high)
+        space = self.env.action_space
+        return inside.astype(space.dtype, copy=False).reshape(space.shape)
+
+
+class FreshBox2DWorld(gym.Wrapper, RecordConstructorArgs):
+    """Begins every episode of BipedalWalker in a new Box2D world.
+
+    Gymnasium clears the old world and fills it again, but the order in which Box2D solves contacts still depends on the
+    episodes before, so that the same seed and actions do not always give the same episode.
+    """
+
+    def __init__(self, env: gym.Env):
+        RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Replace the world, then reset."""
+        walker: Any = self.unwrapped
+        walker._destroy()  # bodies have to leave the world that made them
+        walker.world = type(walker.world)()
+        return self.env.reset(seed=seed, options=options)
+
+
+class ReplayableEnv(gym.Wrapper, RecordConstructorArgs):
+    """Makes a deterministic environment exactly resumable in the middle of an episode, with plain data and no pickle.
+
+    It keeps the random generator's state from just before the last reset and every action since. Restoring puts the
+    state back, resets, and replays the actions, which also rebuilds the state of every wrapper inside. It needs an
+    environment whose randomness is all in ``unwrapped.np_random`` and whose reset leaves nothing behind of earlier
+    episodes. The observation after the replay is compared with the recorded one bit by bit: a difference that is not
+    visible there goes unnoticed. The record grows by one action per frame until the episode ends.
+
+    >>> env = ReplayableEnv(make_env("Pendulum-v1"))
+    >>> _ = env.reset(seed=1)
+    >>> action = np.array([0.5], np.float32)
+    >>> _ = env.step(action)
+    >>> state = env.episode_state()
+    >>> other = ReplayableEnv(make_env("Pendulum-v1"))
+    >>> observation, info, exact = other.restore(state)
+    >>> exact, bool((env.step(action)[0] == other.step(action)[0]).all())
+    (True, True)
+    """
+
+    def __init__(self, env: gym.Env):
+        RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+        if not isinstance(env.action_space, spaces.Box):
+            raise ValueError(f"env must have Box actions, got {env.action_space}")
+        self._actions = np.empty((64, *env.action_space.shape), env.action_space.dtype)
+        self._frames = 0
+        self._start: dict[str, Any] | None = None
+        self._last_observation: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset, and begin a new record."""
+        start = {
+            "rng": None if seed is not None else self._rng_state(),  # a seed replaces the generator
+            "seed": seed,
+            "options": dict(options) if options else None,
+        }
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._start, self._frames, self._last_observation = start, 0, observation
+        return observation, info
+
+    def step(self, action: np.ndarray) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step with a copy of ``action``, and record it."""
+        if self._frames == len(self._actions):
+            self._actions = np.concatenate([self._actions, np.empty_like(self._actions)])
+        self._actions[self._frames] = action
+        result = self.env.step(self._actions[self._frames].copy())
+        self._frames += 1  # only now: a step that raised is not part of the episode
+        self._last_observation = result[0]
+        return result
+
+    def episode_state(self) -> dict[str, Any]:
+        """Everything :meth:`restore` needs: values that JSON knows, and two arrays.
+
+        Returns:
+            ``rng`` and ``seed`` (one of the two is None) and ``options`` of the last reset, ``rng_now``, ``actions``
+            ``[frames, *action shape]``, and ``observation``, the last one, flattened.
+        """
+        if self._start is None:
+            raise RuntimeError("episode_state() needs an episode: call reset() first")
+        return {
+            **self._start,
+            "rng_now": self._rng_state(),
+            "actions": self._actions[: self._frames].copy(),
+            "observation": self._flat(self._last_observation),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any], bool]:
+        """Go to where :meth:`episode_state` was taken, perhaps in another process.
+
+        Returns:
+            The observation, the info that came with it, and whether this is exactly that place. If the replay ends
+            elsewhere, there is a warning, and a new episode begins.
+        """
+        self._check(state)
+        observation, info = self._replay(state)
+        exact = self._frames == len(state["actions"]) and _same_bits(self._flat(observation), state["observation"])
+        self._set_rng_state(state["rng_now"])
+        if not exact:
+            warnings.warn(
+                f"{self} did not repeat its episode of {len(state['actions'])} frames exactly: starting a new one",
+                stacklevel=2,
+            )
+            observation, info = self.reset()
+        return observation, info, exact
+
+    def _replay(self, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if state["rng"] is not None:
+            self._set_rng_state(state["rng"])
+        observation, info = self.reset(seed=state["seed"], options=state["options"])
+        for action in state["actions"]:
+            observation, _, terminated, truncated, info = self.step(action)
+            if terminated or truncated:  # either the recorded end, or the replay has gone astray
+                break
+        return observation, info
+
+    def _check(self, state: Mapping[str, Any]) -> None:
+        """Refuse a damaged state, or one of another environment, before anything changes."""
+        missing = [key for key in ("rng", "seed", "options", "rng_now", "actions", "observation") if key not in state]
+        if missing:
+            raise ValueError(f"state must hold {', '.join(missing)}, got only {sorted(state)}")
+        if (state["rng"] is None) == (state["seed"] is None):
+            raise ValueError(f"state must hold either rng or seed, got {state['rng']!r} and {state['seed']!r}")
+        shape = np.shape(state["actions"])
+        if shape != (*shape[:1], *self._actions.shape[1:]):
+            raise ValueError(f"state['actions'] must have shape {('frames', *self._actions.shape[1:])}, got {shape}")
+        size = spaces.flatdim(self.observation_space)
+        if np.shape(state["observation"]) != (size,):
+            raise ValueError(f"state['observation'] must have shape {(size,)}, got {np.shape(state['observation'])}")
+        for key in ("rng", "rng_now"):
+            if key == "rng_now" or state[key] is not None:
+                _check_rng_state(key, state[key], self.unwrapped.np_random.bit_generator)
+
+    def _flat(self, observation: Any) -> np.ndarray:
+        return np.array(spaces.flatten(self.observation_space, observation))
+
+    def _rng_state(self) -> dict[str, Any]:
+        return dict(self.unwrapped.np_random.bit_generator.state)
+
+    def _set_rng_state(self, state: Mapping[str, Any]) -> None:
+        self.unwrapped.np_random.bit_generator.state = state
+
+
+def _make_replayable_env(env_id: str) -> gym.Env:
+    return ReplayableEnv(make_env(env_id))
+
+
+def _every_episode(episode: int) -> bool:
+    return True
+
+
+def _has_goal(space: spaces.Space) -> TypeGuard[spaces.Dict]:
+    return isinstance(space, spaces.Dict) and all(isinstance(space.get(key), spaces.Box) for key in _GOAL_KEYS)
+
+
+def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
+    """Equality that tells -0.0 from 0.0 and finds nan equal to itself."""
+    return first.dtype == second.dtype and first.tobytes() == second.tobytes()
+
+
+def _check_rng_state(key: str, state: Any, bit_generator: np.random.BitGenerator) -> None:
+    try:
+        type(bit_generator)().state = state  # on a generator that nobody uses
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        raise ValueError(f"state[{key!r}] must be a state of {type(bit_generator).__name__}, got {state!r}") from error
