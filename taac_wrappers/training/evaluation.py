@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
-from taac_wrappers.training.metrics import afr, apr
+from taac_wrappers.training.metrics import afr
 
 
 class Policy(Protocol):
@@ -35,8 +35,9 @@ def evaluate(policy: Policy, env: gym.Env, episodes: int, *, seed: int) -> dict[
 
     Returns:
         ``score`` (mean return), ``score_std``, ``length`` (mean frames), ``returns`` (list), ``repeat_fraction``
-        (repeated frames of all frames), ``apr`` (infinite if nothing but repeating), ``afr`` (mean over episodes); and
-        ``success``, the share of episodes with ``info["is_success"]`` at their last frame, if that is reported.
+        (repeated frames of all frames), ``apr`` (frames per new action; all frames if there was none), ``afr`` (mean
+        over episodes); and ``success``, the share of episodes with ``info["is_success"]`` at their last frame, if that
+        is reported.
 
     >>> from taac_wrappers.training.envs import make_env
     >>> class Hold:
@@ -53,14 +54,14 @@ def evaluate(policy: Policy, env: gym.Env, episodes: int, *, seed: int) -> dict[
     played = [_play(policy, env, seed if episode == 0 else None) for episode in range(episodes)]
     returns = [episode["return"] for episode in played]
     lengths = [len(episode["actions"]) for episode in played]
-    repeat_fraction = sum(episode["repeated"] for episode in played) / sum(lengths)
+    frames, repeated = sum(lengths), sum(episode["repeated"] for episode in played)
     result: dict[str, Any] = {
         "score": float(np.mean(returns)),
         "score_std": float(np.std(returns)),
         "length": float(np.mean(lengths)),
         "returns": returns,
-        "repeat_fraction": repeat_fraction,
-        "apr": apr(repeat_fraction),
+        "repeat_fraction": repeated / frames,
+        "apr": frames / max(frames - repeated, 1),  # finite, unlike metrics.apr, because it is logged and plotted
         "afr": float(np.mean([afr(episode["actions"]) for episode in played])),
     }
     successes = [episode["success"] for episode in played if episode["success"] is not None]

@@ -1,0 +1,146 @@
+"""Evaluation against episodes whose every number is known."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from taac_wrappers import RepeatStatisticsWrapper
+from taac_wrappers.training.envs import make_env
+from taac_wrappers.training.evaluation import evaluate
+from taac_wrappers.training.metrics import apr
+
+
+class Scripted(gym.Env):
+    """Episode e lasts ``lengths[e]`` frames and pays ``e + 1`` each; the last frame succeeds in odd episodes."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, lengths=(3, 1), *, reports_success=True):
+        self.lengths, self.reports_success = lengths, reports_success
+        self.episode, self.seeds = -1, []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self.episode += 1
+        self.frame = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.frame += 1
+        end = self.frame == self.lengths[self.episode]
+        # Success in the middle of an episode must not count.
+        success = bool(self.episode % 2) if end else True
+        info = {"is_success": success} if self.reports_success else {}
+        ended_by_limit = self.episode == 0
+        return np.zeros(1, np.float32), self.episode + 1.0, end and not ended_by_limit, end and ended_by_limit, info
+
+
+class Listed:
+    """Plays a list of actions through one buffer; with ``switches`` it also says what it decided."""
+
+    def __init__(self, actions, switches=None):
+        self.actions, self.switches = iter(actions), switches and iter(switches)
+        self.buffer, self.resets = np.zeros(2, np.float32), 0
+
+    def __call__(self, observation):
+        assert observation.shape == (1,)
+        if self.switches:
+            self.switch = np.array([next(self.switches)])
+        self.buffer[:] = next(self.actions)
+        return self.buffer
+
+    def reset(self):
+        self.resets += 1
+
+
+ACTIONS = [(0.0, 0.5), (0.0, 0.5), (1.0, 0.0), (1.0, 0.0)]  # three frames, then one
+
+
+def test_every_number_of_two_short_episodes():
+    env, policy = Scripted(), Listed(ACTIONS)
+    result = evaluate(policy, env, 2, seed=9)
+    assert result == {
+        "returns": [3.0, 2.0],
+        "score": 2.5,
+        "score_std": 0.5,
+        "length": 2.0,
+        "success": 0.5,
+        "repeat_fraction": 0.25,  # the second frame alone: the last one repeats an action of another episode
+        "apr": pytest.approx(4 / 3),
+        "afr": pytest.approx((0 + 0 + 1 + 0.5) / 4 / 2),  # four changes in one episode, none in the other
+    }
+    assert all(type(value) is float for key, value in result.items() if key != "returns")
+    assert all(type(value) is float for value in result["returns"])
+    assert env.seeds == [9, None]
+    assert policy.resets == 2
+
+
+def test_the_policys_own_switch_decides_where_there_is_one():
+    # The first frame counts as a repetition if the policy says so, a new action that equals the old one does not.
+    result = evaluate(Listed(ACTIONS, switches=[False, True, False, True]), Scripted(), 2, seed=0)
+    assert result["repeat_fraction"] == 0.5
+    assert result["apr"] == 2.0
+
+
+def test_a_policy_that_only_repeats_persists_for_all_frames():
+    result = evaluate(Listed(ACTIONS, switches=[0, 0, 0]), Scripted(), 1, seed=0)
+    assert result["repeat_fraction"] == 1.0
+    assert result["apr"] == 3.0
+
+
+def test_an_episode_agrees_with_the_repeat_statistics_wrapper():
+    rng = np.random.default_rng(0)
+    actions = np.repeat(rng.uniform(-1, 1, (20, 2)).astype(np.float32), rng.integers(1, 6, 20), axis=0)
+    result = evaluate(Listed(actions), Scripted((len(actions),)), 1, seed=0)
+    env = RepeatStatisticsWrapper(Scripted((len(actions),)))
+    env.reset(seed=0)
+    for action in actions:
+        statistics = env.step(action)[-1].get("repeat")
+    for ours, theirs in (("repeat_fraction", "fraction"), ("apr", "apr"), ("afr", "afr"), ("length", "frames")):
+        assert result[ours] == pytest.approx(statistics[theirs], rel=1e-12)
+    assert result["apr"] == pytest.approx(apr(result["repeat_fraction"]))
+
+
+def test_success_is_left_out_where_it_is_not_reported():
+    assert "success" not in evaluate(Listed(ACTIONS), Scripted(reports_success=False), 2, seed=0)
+
+
+class RandomActions:
+    """Random actions, the same in every evaluation."""
+
+    def __init__(self, size):
+        self.rng, self.size = np.random.default_rng(0), size
+
+    def __call__(self, observation):
+        return self.rng.uniform(-1, 1, self.size).astype(np.float32)
+
+    def reset(self):
+        pass
+
+
+def test_the_seed_decides_the_result():
+    env = make_env("Pendulum-v1")
+    first = evaluate(RandomActions(1), env, 2, seed=1)
+    assert evaluate(RandomActions(1), env, 2, seed=1) == first  # although the environment was used in between
+    assert evaluate(RandomActions(1), env, 2, seed=2)["returns"] != first["returns"]
+    assert first["returns"][0] != first["returns"][1]
+    assert first["repeat_fraction"] == 0.0
+    assert first["length"] == 200.0
+
+
+def test_a_robotics_task_reports_success():
+    result = evaluate(RandomActions(4), make_env("FetchReach-v4"), 1, seed=0)
+    assert result["length"] == 50.0
+    assert -50.0 <= result["score"] <= 0.0
+    assert result["success"] in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("episodes", [0, -3, 1.5, True])
+def test_episodes_must_be_a_positive_integer(episodes):
+    env = Scripted()
+    with pytest.raises(ValueError, match=f"episodes must be a positive integer, got {episodes}"):
+        evaluate(Listed(ACTIONS), env, episodes, seed=0)
+    assert env.seeds == []
