@@ -7,14 +7,15 @@ argument and the value received.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from numpy import ndarray
 
-# Up to this many entries, comparing Python floats is quicker than three NumPy calls.
-_SMALL = 12
+# Up to this many entries, comparing Python floats is quicker than comparing arrays.
+_SMALL = 24
 # A rescaling wrapper above may overshoot a bound by this many units in the last place; that is rounding, not an error.
 _ROUNDING_UNITS = 4
 
@@ -74,14 +75,14 @@ def require_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     return value
 
 
-def require_key(name: str, value: Any, space: spaces.Space | None = None) -> str:
-    """Return ``value`` as a non-empty dictionary key that ``space`` (if it is a ``Dict``) does not have yet."""
+def require_key(name: str, value: Any, taken: Collection[str] = ()) -> str:
+    """Return ``value`` if it is a non-empty string that is not among the keys already ``taken``."""
     if not isinstance(value, str):
         raise TypeError(f"`{name}` must be a non-empty string, got {value!r} of type {type(value).__name__}")
     if not value:
         raise ValueError(f"`{name}` must be a non-empty string, got {value!r}")
-    if isinstance(space, spaces.Dict) and value in space.spaces:
-        raise ValueError(f"`{name}` must be new to the observation, got {value!r}, which it has: {list(space.spaces)}")
+    if value in taken:
+        raise ValueError(f"`{name}` must be new to the observation, got {value!r}, which it has: {list(taken)}")
     return value
 
 
@@ -142,6 +143,13 @@ def require_state(state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
     return arrays
 
 
+def require_count(name: str, value: np.ndarray) -> int:
+    """Return a saved number as an ``int`` not below 0."""
+    if value < 0 or value != np.floor(value):
+        raise ValueError(f"`{name}` must be an integer >= 0, got {value.item()!r}")
+    return int(value)
+
+
 def action_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the lowest and highest finite actions of an array-like ``space``, or None for a composite one."""
     if isinstance(space, spaces.Box):
@@ -181,22 +189,36 @@ class ActionCheck:
         self._dtype = np.dtype(space.dtype)
         self._shape = bounds[0].shape
         self._low, self._high = bounds
-        self._is_small_vector = len(self._shape) == 1 and self._low.size <= _SMALL
-        self._limits = list(zip(self._low.ravel().tolist(), self._high.ravel().tolist(), strict=True))
+        self._is_discrete = isinstance(space, spaces.Discrete)
+        lows, highs = set(self._low.ravel().tolist()), set(self._high.ravel().tolist())
+        self._is_uniform = len(self._shape) == 1 and self._low.size <= _SMALL and len(lows) == len(highs) == 1
+        self._range = (min(lows, default=0), max(highs, default=0))
 
     def __call__(self, action: Any) -> Any:
         """Return a fresh copy of ``action``; raise ``ValueError`` if it does not belong to the space."""
-        if type(action) is np.ndarray and action.dtype == self._dtype and action.shape == self._shape:
+        if self._is_discrete:
+            return self._checked_integer(action)
+        if type(action) is ndarray and action.dtype == self._dtype and action.shape == self._shape:
             fresh = action.copy()
         else:
             fresh = self._converted(action)
-        if self._is_small_vector:
-            for value, (low, high) in zip(fresh.tolist(), self._limits, strict=True):
-                if not low <= value <= high:  # also true for nan
+        if self._is_uniform:
+            low, high = self._range
+            for value in fresh.tolist():
+                if not low <= value <= high:  # also for nan
                     return self._without_rounding(fresh, action)
         elif not ((self._low <= fresh) & (fresh <= self._high)).all():
             return self._without_rounding(fresh, action)
-        return fresh if self._shape else fresh[()]
+        return fresh
+
+    def _checked_integer(self, action: Any) -> np.integer:
+        is_integer = isinstance(action, (int, np.integer)) and not isinstance(action, bool)
+        if not is_integer:
+            action = self._converted(action)[()]
+        low, high = self._range
+        if not low <= action <= high:
+            raise ValueError(f"`{self._name}` must lie in {self._space}, got {action!r}")
+        return self._dtype.type(action)
 
     def _converted(self, action: Any) -> np.ndarray:
         try:

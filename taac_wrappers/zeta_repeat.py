@@ -1,0 +1,161 @@
+"""``ZetaRepeatWrapper``: exploration by random actions that are held for a random time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+
+from taac_wrappers._repeat import executed_action_space, was_repeated
+from taac_wrappers._validation import (
+    ActionCheck,
+    require_bounded,
+    require_count,
+    require_float,
+    require_int,
+    require_schedule,
+    require_state,
+)
+
+# Separates this wrapper's random stream from that of the environment, which is seeded with the same number.
+_SPAWN_KEY = (0x7A657461,)
+
+
+class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
+    """With probability epsilon, replaces the agent's action by a uniform one and holds that for a random time.
+
+    Temporally extended epsilon-greedy exploration (SAC-EZ): whenever no exploratory action is running, epsilon is
+    tested once. If it hits, a uniform action is drawn and held for n frames in total, n from the zeta distribution
+    truncated to ``max_repeat``: P(n) proportional to ``n ** -mu``, 1 <= n <= ``max_repeat``. While it is held, the
+    agent's actions are checked but not executed. One step of this wrapper is one step of the inner environment, and
+    the end of an episode ends the hold.
+
+    ``epsilon`` is a number, or ``(start, end, frames)``: linear from start to end over that many frames, then constant.
+    The frames count across episodes; ``state_dict()`` keeps them.
+
+    Info, on every step:
+        * ``frames`` (int): 1, or what an inner wrapper reports,
+        * ``executed_action`` (ndarray): a copy of the action the environment received (store this one in a replay),
+        * ``repeated`` (bool): whether a held exploratory action was executed again,
+        * ``exploring`` (bool): whether the exploratory action replaced the agent's.
+
+    A vector version exists: `taac_wrappers.vector.ZetaRepeatWrapper`.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from taac_wrappers import ZetaRepeatWrapper
+        >>> env = ZetaRepeatWrapper(gym.make("MountainCarContinuous-v0"), epsilon=0.4, mu=1.0, max_repeat=3)
+        >>> _ = env.reset(seed=6)
+        >>> for _ in range(6):
+        ...     info = env.step([0.0])[-1]
+        ...     print(info["executed_action"].round(3), info["exploring"], info["repeated"])
+        [0.] False False
+        [-0.529] True False
+        [0.574] True False
+        [0.574] True True
+        [0.574] True True
+        [0.] False False
+
+    Change log:
+        * v0.1.0 - Added
+    """
+
+    _exploratory_action: Any
+    _remaining: int  # frames for which the exploratory action is still to be held
+    _previous_executed: np.ndarray | None  # kept only if an inner wrapper reports it
+
+    def __init__(
+        self,
+        env: gym.Env,
+        *,
+        epsilon: float | tuple[float, float, int] = 0.01,
+        mu: float = 2.0,
+        max_repeat: int = 5,
+    ):
+        """Wrap ``env``.
+
+        Args:
+            env: the environment to wrap, with a Discrete or a bounded floating-point Box action space.
+            epsilon: the probability to explore, or its linear schedule ``(start, end, frames)``.
+            mu: the exponent of the zeta distribution, above 0; larger means shorter.
+            max_repeat: the longest hold, at least 1.
+        """
+        schedule = require_schedule("epsilon", epsilon)
+        mu = require_float("mu", mu, above=0)
+        max_repeat = require_int("max_repeat", max_repeat, minimum=1)
+        require_bounded("ZetaRepeatWrapper", env.action_space)
+        recorded = schedule if isinstance(epsilon, (tuple, list)) else schedule[0]
+        RecordConstructorArgs.__init__(self, epsilon=recorded, mu=mu, max_repeat=max_repeat)
+        gym.Wrapper.__init__(self, env)
+        self.executed_action_space = executed_action_space(env)
+        self._copy_action = ActionCheck(env.action_space)
+        self._schedule = schedule
+        weights = np.arange(1, max_repeat + 1, dtype=np.float64) ** -mu
+        self._duration_cdf: list[float] = (weights / weights.sum()).cumsum().tolist()
+        self._rng = np.random.default_rng()
+        self._frames = 0
+        self._begin_episode()
+
+    @property
+    def current_epsilon(self) -> float:
+        """The probability to explore at the present frame."""
+        start, end, frames = self._schedule
+        return end if self._frames >= frames else start + (end - start) * self._frames / frames
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment and end a running hold; a ``seed`` also restarts this wrapper's own random stream."""
+        result = self.env.reset(seed=seed, options=options)
+        if seed is not None:
+            self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_SPAWN_KEY))
+        self._begin_episode()
+        return result
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Execute ``action``, or the exploratory one in its place."""
+        current = self._copy_action(action)
+        held = self._remaining > 0
+        exploring = held or self._rng.random() < self.current_epsilon
+        if exploring:
+            if not held:
+                self._exploratory_action, self._remaining = self._draw_action(), self._draw_duration()
+            self._remaining -= 1
+            current = self._exploratory_action.copy()
+        observation, reward, terminated, truncated, inner = self.env.step(current)
+        info = {"frames": 1, "executed_action": np.array(current), "repeated": held, **inner, "exploring": exploring}
+        if "executed_action" in inner:
+            info["repeated"] = was_repeated(held, inner, self._previous_executed)
+            self._previous_executed = inner["executed_action"].copy()
+        self._frames += info["frames"]
+        return observation, reward, terminated, truncated, info
+
+    def state_dict(self) -> dict[str, int]:
+        """Return what outlives an episode: the frames so far, on which the schedule depends."""
+        return {"frames": self._frames}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take over the frames of a `state_dict`; a bad one raises and changes nothing."""
+        self._frames = require_count("state['frames']", require_state(state, {"frames": ()})["frames"])
+
+    def _begin_episode(self) -> None:
+        self._exploratory_action = None
+        self._remaining = 0
+        self._previous_executed = None
+
+    def _draw_action(self) -> Any:
+        space = self.env.action_space
+        if isinstance(space, spaces.Discrete):
+            return space.start + self._rng.integers(space.n)
+        assert isinstance(space, spaces.Box)
+        share = self._rng.random(space.shape)
+        # Weighting the two bounds cannot overflow as their difference can, but it can round to just outside of them.
+        drawn = (share * space.high + (1 - share) * space.low).astype(space.dtype)
+        return np.minimum(np.maximum(drawn, space.low), space.high)
+
+    def _draw_duration(self) -> int:
+        # The last sum may round to less than 1, so a draw above it counts for the longest duration.
+        longest = len(self._duration_cdf)
+        return min(bisect_right(self._duration_cdf, self._rng.random()) + 1, longest)
