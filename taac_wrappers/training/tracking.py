@@ -299,7 +299,7 @@ def _to_float(name: str, value: Any) -> float:
     if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) != 0:
         raise TypeError(f"metric {name!r} must be a single number, got {value!r}")
     try:
-        return float(value)
+        return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError):
         raise TypeError(f"metric {name!r} must be a single number, got {value!r}") from None
 
@@ -395,7 +395,7 @@ def _start_wandb(run_dir: Path, config: dict[str, Any], project: str | None, ent
     settings = wandb.Settings(init_timeout=WANDB_START_SECONDS, console="off")
     if hasattr(settings, "finish_timeout"):  # older versions wait for the upload as long as it takes
         settings.finish_timeout = WANDB_FINISH_SECONDS
-    chosen = os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline")
+    chosen = os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key(wandb) else "offline")
     if chosen == "offline":
         _say("Weights & Biases is offline; upload later with `wandb sync`")
     for mode in dict.fromkeys([chosen, "offline"]):
@@ -414,19 +414,21 @@ def _start_wandb(run_dir: Path, config: dict[str, Any], project: str | None, ent
             return [_WandB(run)]
         except Exception as error:
             going_on = f"without it; {METRICS} has everything" if mode == "offline" else "offline"
-            _say(f"Weights & Biases could not start {mode} ({error}); going on {going_on}")
+            _say(f"Weights & Biases could not start {mode} ({' '.join(str(error).split())}); going on {going_on}")
+            with contextlib.suppress(Exception):
+                wandb.teardown()  # the attempt still holds the run id
     return []
 
 
-def _has_wandb_key() -> bool:
+def _has_wandb_key(wandb: Any) -> bool:
     """Whether a key is configured, so that a run without one neither waits nor asks."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    hosts = [urlsplit(wandb.setup().settings.base_url).netloc, "api.wandb.ai"]
     named = os.environ.get("NETRC")
     for path in [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]:
         with contextlib.suppress(OSError, netrc.NetrcParseError):
-            if netrc.netrc(str(path)).authenticators(host):
+            if any(map(netrc.netrc(str(path)).authenticators, hosts)):
                 return True
     return False
 
