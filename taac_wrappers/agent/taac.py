@@ -53,24 +53,34 @@ class Actor(nn.Module):
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
 
+class TwinLinear(nn.Module):
+    """Two independent linear layers in one batched product: ``[2, B, in] -> [2, B, out]``."""
+
+    def __init__(self, in_features: int, out_features: int, bound: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2, in_features, out_features).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(2, 1, out_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
 class TwinCritics(nn.Module):
-    """Two independent Q networks in one batched call: ``(observation [B, d], action [B, A]) -> [2, B]``."""
+    """Two independent Q networks: ``(observation [B, d], action [B, A]) -> [2, B]``."""
 
     def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int]):
         super().__init__()
-        sizes = (observation_size + action_size, *hidden, 1)
-        self.weights = nn.ParameterList([torch.empty(2, *pair) for pair in zip(sizes, sizes[1:], strict=False)])
-        self.biases = nn.ParameterList([torch.zeros(2, 1, size) for size in sizes[1:]])
-        for weight in self.weights[:-1]:
-            bound = 1 / math.sqrt(weight.shape[1])
-            nn.init.uniform_(weight, -bound, bound)
-        nn.init.uniform_(self.weights[-1], -0.003, 0.003)  # values start near zero
+        sizes = (observation_size + action_size, *hidden)
+        self.hidden = nn.ModuleList(
+            [TwinLinear(n_in, n_out, 1 / math.sqrt(n_in)) for n_in, n_out in zip(sizes, sizes[1:], strict=False)]
+        )
+        self.head = TwinLinear(sizes[-1], 1, bound=0.003)  # values start near zero
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         x = torch.cat([observation, action], dim=-1).expand(2, -1, -1)
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            x = torch.relu(torch.baddbmm(bias, x, weight))
-        return torch.baddbmm(self.biases[-1], x, self.weights[-1]).squeeze(-1)
+        for layer in self.hidden:
+            x = torch.relu(layer(x))
+        return self.head(x).squeeze(-1)
 
     def minimum(self, observation: Tensor, action: Tensor) -> Tensor:
         """The smaller of both values, ``[B]``: the pessimism that every use of a value in TAAC shares."""

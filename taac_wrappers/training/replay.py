@@ -8,7 +8,7 @@ where no transition starts; the next episode begins in the slot after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -124,6 +124,14 @@ class SequenceReplay:
         current = self._current(envs)
         self._flags[current] = (terminated | truncated) * FINAL
         _write(self._observation, current, next_observation)
+
+    def interrupt(self, mask: np.ndarray) -> None:
+        """End the unfinished episodes of the envs in ``mask`` here, as a time limit would: they cannot go on."""
+        envs = np.flatnonzero(mask)
+        current = self._current(envs)
+        begun = current[self._flags[current] & FIRST == 0]  # at least one frame has been recorded
+        self._flags[self._previous_slot(begun)] |= TRUNCATED
+        self._flags[current] |= FINAL
 
     def __len__(self) -> int:
         """Number of transitions that can be sampled."""
@@ -251,9 +259,9 @@ class SequenceReplay:
         )
         return arrays, {"head": self._head.tolist()}
 
-    def load_chunks(self, chunks: list[dict[str, np.ndarray]]) -> None:
+    def load_chunks(self, chunks: Iterable[tuple[dict[str, np.ndarray], dict]]) -> None:
         """Put back what :meth:`chunk` gave, oldest first. The replay must have been made with the same arguments."""
-        for chunk in chunks:
+        for chunk, _ in chunks:
             if chunk["head"].shape != self._head.shape:
                 raise ValueError(f"chunk holds {len(chunk['head'])} streams, this replay has {self.num_envs}")
             slots = np.concatenate(

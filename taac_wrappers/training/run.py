@@ -1,0 +1,359 @@
+"""The life of a training run: its folder, its progress bar, its checkpoints, and how it ends.
+
+Everything here would be the same in any off-policy script. What is learned, and how, stays in the scripts under ``agents/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from torch import nn
+from tqdm import tqdm
+
+from taac_wrappers.reward_normalizer import AdaptiveNormalizer
+from taac_wrappers.training.checkpoint import (
+    CheckpointStore,
+    flatten_optimizer,
+    restore_optimizer,
+    restore_rng,
+    rng_state,
+)
+from taac_wrappers.training.envs import restore_episodes
+from taac_wrappers.training.evaluation import Policy
+from taac_wrappers.training.replay import SequenceReplay
+from taac_wrappers.training.tasks import resolve_env_id, simulator_versions
+from taac_wrappers.training.tracking import Tracker, plot_curve, read_config, write_config
+
+A = TypeVar("A")
+
+CHANGEABLE_ON_RESUME = frozenset(
+    "total_frames stop_at_score eval_interval eval_episodes final_episodes checkpoint_interval run_dir resume track "
+    "wandb_project wandb_entity capture_video device threads".split()
+)
+"""Arguments that may differ from those of the run that is resumed: none of them changes what is learned."""
+
+
+class BadInput(ValueError):
+    """An argument, a file or an environment that cannot be used: one line for the user, exit code 2."""
+
+
+@contextlib.contextmanager
+def bad_input() -> Iterator[None]:
+    """Whatever is wrong while a run is being set up is the input's fault, and nothing has been written yet."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        raise BadInput(" ".join(str(error).split())) from error
+
+
+def command_line(args_type: type[A], main: Callable[[A], Any]) -> None:
+    """Parse the command line, run ``main(args)``, and exit with the code that says how it ended."""
+    import tyro
+
+    try:
+        sys.exit(main(tyro.cli(args_type, default=_defaults(args_type), config=(tyro.conf.FlagConversionOff,))))
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _defaults(args_type: Any) -> Any:
+    """The task's own settings, or those of the run to resume, so that ``--help`` shows what would really be used."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--env-id", "--env_id", default=args_type.env_id)
+    parser.add_argument("--resume", default=None)
+    known, _ = parser.parse_known_args()
+    with bad_input():
+        if known.resume is not None:
+            return from_config(args_type, Path(known.resume))
+        return args_type.for_task(known.env_id)
+
+
+def from_config(args_type: type[A], run_dir: Path) -> A:
+    """The arguments a run was started with, read back from its ``config.json``."""
+    if not (run_dir / "config.json").is_file():
+        raise ValueError(f"--resume: {str(run_dir)!r} is not a run folder (no config.json)")
+    saved = read_config(run_dir)["args"]
+    fields = {field.name for field in dataclasses.fields(args_type)}  # type: ignore[arg-type]
+    if saved.keys() != fields:
+        raise ValueError(f"--resume: {str(run_dir)!r} is a run of another script or version ({sorted(saved.keys() ^ fields)})")
+    saved["hidden"] = tuple(saved["hidden"])
+    saved["run_dir"] = None if saved["run_dir"] is None else Path(saved["run_dir"])
+    saved["resume"] = run_dir
+    return args_type(**saved)
+
+
+def check_common(args: Any) -> None:
+    """Refuse arguments that no off-policy script could use, by name and value."""
+    positive = "total_frames num_envs batch_size window updates_per_iteration frames_per_iteration eval_interval "
+    for name in (positive + "eval_episodes final_episodes checkpoint_interval target_interval threads").split():
+        if getattr(args, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    for name in ("learning_rate", "gamma", "tau"):
+        if not 0 < getattr(args, name) <= 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be in (0, 1], got {getattr(args, name)}")
+    if args.learning_starts < args.num_envs:
+        raise ValueError(f"--learning-starts must be at least one frame per env, got {args.learning_starts}")
+    if args.batch_size > args.buffer_size:
+        raise ValueError(f"--batch-size {args.batch_size} is larger than the replay, --buffer-size {args.buffer_size}")
+    if args.buffer_size < (args.window + 2) * args.num_envs:
+        raise ValueError(f"--buffer-size {args.buffer_size} cannot hold a window of {args.window} for {args.num_envs} envs")
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto`` is a GPU where there is one; anything else is torch's name for a device."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return device
+
+
+@dataclass
+class TrainingState:
+    """Everything that decides how a run goes on: saved completely, restored bit for bit on the same machine.
+
+    ``counters`` and ``prev_action`` are updated in place by the script.
+    """
+
+    modules: dict[str, nn.Module]
+    optimizer: torch.optim.Optimizer
+    normalizer: AdaptiveNormalizer | None
+    replay: SequenceReplay
+    envs: VectorEnv
+    rng: np.random.Generator
+    prev_action: np.ndarray
+    counters: dict[str, Any]
+
+    def save(self, store: CheckpointStore, frame: int, extra: dict[str, Any]) -> None:
+        """Write a checkpoint; ``extra`` is anything JSON-able that belongs to the run rather than to the learner."""
+        tensors = {
+            f"{name}.{key}": value.detach().cpu().contiguous()
+            for name, module in self.modules.items()
+            for key, value in module.state_dict().items()
+        }
+        optimizer_tensors, optimizer_meta = flatten_optimizer(self.optimizer)
+        rng_tensors, rng_meta = rng_state(replay=self.replay.rng, act=self.rng)
+        episodes = list(self.envs.call("episode_state"))
+        arrays = {
+            f"env.{index}.{key}": episode.pop(key) for index, episode in enumerate(episodes) for key in ("actions", "observation")
+        }
+        meta = {
+            "counters": self.counters,
+            "optimizer": optimizer_meta,
+            "rng": rng_meta,
+            "normalizer": None if self.normalizer is None else _plain(self.normalizer.state_dict()),
+            "episodes": episodes,
+            "extra": extra,
+        }
+        arrays["prev_action"] = self.prev_action
+        store.save(frame, tensors | optimizer_tensors | rng_tensors, arrays, meta, self.replay)
+
+    def restore(self, store: CheckpointStore) -> tuple[np.ndarray, dict[str, Any]]:
+        """Bring everything back; returns the current observations and ``extra``."""
+        loaded = store.load()
+        for name, module in self.modules.items():
+            prefix = f"{name}."
+            module.load_state_dict(
+                {key.removeprefix(prefix): value for key, value in loaded.tensors.items() if key.startswith(prefix)}
+            )
+        restore_optimizer(self.optimizer, loaded.tensors, loaded.meta["optimizer"])
+        if self.normalizer is not None:
+            self.normalizer.load_state_dict(loaded.meta["normalizer"])
+        self.replay.load_chunks(loaded.chunks)
+        self.counters.update(loaded.meta["counters"])
+        self.prev_action[:] = loaded.arrays["prev_action"]
+        episodes = [
+            episode | {key: loaded.arrays[f"env.{index}.{key}"] for key in ("actions", "observation")}
+            for index, episode in enumerate(loaded.meta["episodes"])
+        ]
+        observation, exact = restore_episodes(self.envs, episodes)
+        broken = ~np.array(exact)
+        if broken.any():  # a new episode has begun there
+            self.replay.interrupt(broken)
+            self.replay.start(observation, broken)
+            self.prev_action[broken] = 0
+        restore_rng(loaded.tensors, loaded.meta["rng"], replay=self.replay.rng, act=self.rng)
+        return observation, loaded.meta["extra"]
+
+
+class Run:
+    """A run's folder and everything that is written to it or shown while it goes on.
+
+    Args:
+        args: the script's arguments (a dataclass with the common fields).
+        method: names the run, e.g. ``"taac"``.
+    """
+
+    def __init__(self, args: Any, method: str):
+        self.args, self.method = args, method
+        self.resuming = args.resume is not None
+        self.env_id = resolve_env_id(args.env_id)
+        self.folder = self._folder()
+        self.store = CheckpointStore(self.folder)
+        self.signal: int | None = None
+        self._shown: dict[str, str] = {}
+        if self.resuming:
+            self._check_resumable()
+        elif self.folder.exists():
+            raise FileExistsError(f"--run-dir: {str(self.folder)!r} exists already; continue it with --resume {self.folder}")
+
+    def _folder(self) -> Path:
+        if self.resuming:
+            return Path(self.args.resume)
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        return Path(self.args.run_dir or f"runs/{self.env_id}__{self.method}__{self.args.seed}__{stamp}")
+
+    def _check_resumable(self) -> None:
+        config = read_config(self.folder)
+        if config["method"] != self.method:
+            raise ValueError(f"--resume: {str(self.folder)!r} is a run of {config['method']}, not of {self.method}")
+        asked = _plain(dataclasses.asdict(self.args))
+        for name, value in config["args"].items():
+            if name not in CHANGEABLE_ON_RESUME and asked[name] != value:
+                flag = f"--{name.replace('_', '-')}"
+                raise ValueError(f"--resume: this run has {flag} {value}, got {asked[name]}; start a new run to change it")
+        if not self.store.exists():
+            raise ValueError(f"--resume: {str(self.folder)!r} holds no checkpoint yet; start a new run")
+
+    def open(self, frame: int = 0, extra: Mapping[str, Any] | None = None) -> None:
+        """Create the folder, or go on in it after a checkpoint's ``extra``; from here on things are written."""
+        extra = extra or {}
+        config = {
+            "method": self.method,
+            "env_id": self.args.env_id,
+            "resolved_env_id": self.env_id,
+            "versions": simulator_versions(),
+            "args": _plain(dataclasses.asdict(self.args)),
+        }
+        if not self.resuming:
+            self.folder.mkdir(parents=True)
+            write_config(self.folder, config)
+        self.tracker = Tracker(
+            self.folder,
+            config,
+            track=self.args.track,
+            project=self.args.wandb_project,
+            entity=self.args.wandb_entity,
+            run_id=extra.get("wandb_run_id"),
+            resume_at=extra.get("metrics_position"),
+        )
+        self._previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        interactive = sys.stderr.isatty()
+        self.bar = tqdm(
+            total=self.args.total_frames,
+            initial=frame,
+            unit="frame",
+            desc=self.env_id,
+            mininterval=0.5 if interactive else 30.0,
+            dynamic_ncols=interactive,
+            smoothing=0.05,
+        )
+        self._started_at, self._started_frame = time.monotonic(), frame
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        self.signal = number
+
+    def advance(self, frames: int) -> None:
+        """Move the progress bar."""
+        self.bar.update(frames)
+
+    def log(self, frame: int, metrics: Mapping[str, Any]) -> None:
+        """Record metrics, and show those that the progress bar has room for."""
+        self.tracker.log(frame, metrics)
+        for metric, text in (
+            ("charts/episodic_return", "return {:.1f}"),
+            ("eval/score", "score {:.1f}"),
+            ("charts/repeat_fraction", "repeats {:.0%}"),
+        ):
+            if metric in metrics:
+                self._shown[metric] = text.format(float(metrics[metric]))
+        self.bar.set_postfix_str(", ".join(self._shown.values()), refresh=False)
+
+    def log_episodes(self, frame: int, infos: dict[str, Any]) -> None:
+        """Record the return and length of the episodes that this vector step ended."""
+        if "episode" not in infos:
+            return
+        for env in np.flatnonzero(infos["_episode"]):
+            episode = {"charts/episodic_return": infos["episode"]["r"][env], "charts/episodic_length": infos["episode"]["l"][env]}
+            if "is_success" in infos:
+                episode["charts/success"] = infos["is_success"][env]
+            self.log(frame, episode)
+
+    def frames_per_second(self, frame: int) -> float:
+        """Speed since the start of this process."""
+        return (frame - self._started_frame) / max(time.monotonic() - self._started_at, 1e-9)
+
+    def log_evaluation(self, frame: int, result: Mapping[str, Any]) -> None:
+        """Record what :func:`taac_wrappers.training.evaluation.evaluate` returned."""
+        self.log(frame, {f"eval/{name}": value for name, value in result.items() if name != "returns"})
+        self.tracker.flush()
+
+    def save(self, frame: int, state: TrainingState, agent: Any) -> None:
+        """Write a checkpoint and the agent as it is now."""
+        extra = {"metrics_position": self.tracker.position(), "wandb_run_id": self.tracker.run_id}
+        state.save(self.store, frame, extra)
+        agent.save(self.folder / "agent.safetensors")
+
+    def close(self) -> int:
+        """End the run in an orderly way; returns the exit code."""
+        self.bar.close()
+        self.tracker.close()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        plot_curve(self.folder)
+        if self.signal is not None:
+            script = os.path.relpath(sys.argv[0]) if sys.argv[0] else "the script"
+            print(f"interrupted and saved; continue with: python {script} --resume {self.folder}")
+            return 128 + self.signal
+        return 0
+
+    def report(self, result: Mapping[str, Any]) -> None:
+        """Say how the run ended, in words a person reads."""
+        success = f", success {result['success']:.0%}" if "success" in result else ""
+        print(
+            f"\nscore {result['score']:.2f} +- {result['score_std']:.2f} over {len(result['returns'])} episodes{success}\n"
+            f"repeats {result['repeat_fraction']:.1%} of its actions ({result['apr']:.1f} frames per decision to act)\n"
+            f"curve: {self.folder / 'curve.png'}\nagent: {self.folder / 'agent.safetensors'}"
+        )
+
+
+def due(frame: int, step: int, interval: int) -> int:
+    """How many multiples of ``interval`` the last ``step`` frames have reached.
+
+    >>> due(frame=10, step=4, interval=5), due(frame=14, step=4, interval=5), due(frame=3, step=3, interval=1)
+    (1, 0, 3)
+    """
+    return frame // interval - (frame - step) // interval
+
+
+def _plain(value: Any) -> Any:
+    """Paths, arrays and tuples as JSON knows them."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return value
+
+
+__all__ = ["BadInput", "Policy", "Run", "TrainingState", "bad_input", "check_common", "command_line", "due", "pick_device"]
