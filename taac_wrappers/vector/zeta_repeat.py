@@ -1,0 +1,157 @@
+"""``vector.ZetaRepeatWrapper``: exploration by random actions held for a random time, in each sub-environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector import VectorEnv
+
+from taac_wrappers._validation import (
+    ActionCheck,
+    require_bounded,
+    require_float,
+    require_int,
+    require_schedule,
+    require_state,
+)
+from taac_wrappers.vector._autoreset import reset_mask, reset_seeds
+from taac_wrappers.vector._executed import RepeatVectorWrapper
+
+_SPAWN_KEY = (0x7A657461,)
+
+
+class ZetaRepeatWrapper(RepeatVectorWrapper):
+    """`taac_wrappers.ZetaRepeatWrapper` for vector environments.
+
+    Each sub-environment explores on its own: its random stream is that of the wrapper around one environment with the
+    same seed (``reset(seed=s)`` seeds sub-environment i with ``s + i``), and its schedule of epsilon counts its own
+    frames. A step that only resets draws nothing and is no frame.
+
+    Infos, on every step, with Gymnasium's masks ``_frames`` and so on (False where a step only reset):
+        * ``frames`` (int ``[num_envs]``): 1, or what an inner wrapper reports,
+        * ``executed_action`` (``[num_envs, ...]``): the actions that the environments received,
+        * ``repeated`` (bool ``[num_envs]``): whether a held exploratory action was executed again,
+        * ``exploring`` (bool ``[num_envs]``): whether the exploratory action replaced the agent's.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from taac_wrappers.vector import ZetaRepeatWrapper
+        >>> envs = gym.make_vec("MountainCarContinuous-v0", num_envs=3)
+        >>> envs = ZetaRepeatWrapper(envs, epsilon=0.4, mu=1.0, max_repeat=3)
+        >>> _ = envs.reset(seed=1)
+        >>> for _ in range(4):
+        ...     infos = envs.step(np.zeros((3, 1), dtype=np.float32))[-1]
+        ...     print(infos["executed_action"].ravel().round(2), infos["exploring"], infos["repeated"])
+        [0.   0.17 0.9 ] [False  True  True] [False False False]
+        [0.07 0.17 0.9 ] [ True  True  True] [False  True  True]
+        [0.   0.17 0.  ] [False  True False] [False  True False]
+        [0.   0.21 0.04] [False  True  True] [False False False]
+
+    Change log:
+        * v0.1.0 - Added
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        *,
+        epsilon: float | tuple[float, float, int] = 0.01,
+        mu: float = 2.0,
+        max_repeat: int = 5,
+    ):
+        """Wrap ``env``.
+
+        Args:
+            env: the vector environment to wrap, with a Discrete or a bounded floating-point Box action space.
+            epsilon: the probability to explore, or its linear schedule ``(start, end, frames)``.
+            mu: the exponent of the zeta distribution, above 0; larger means shorter.
+            max_repeat: the longest hold, at least 1.
+        """
+        schedule = require_schedule("epsilon", epsilon)
+        mu = require_float("mu", mu, above=0)
+        max_repeat = require_int("max_repeat", max_repeat, minimum=1)
+        require_bounded("vector.ZetaRepeatWrapper", env.single_action_space)
+        recorded = schedule if isinstance(epsilon, (tuple, list)) else schedule[0]
+        RecordConstructorArgs.__init__(self, epsilon=recorded, mu=mu, max_repeat=max_repeat)
+        super().__init__(env)
+        self._check_actions = ActionCheck(env.action_space)
+        self._schedule = schedule
+        weights = np.arange(1, max_repeat + 1, dtype=np.float64) ** -mu
+        self._duration_cdf = (weights / weights.sum()).cumsum()
+        self._rngs = [np.random.default_rng() for _ in range(self.num_envs)]
+        self._frames = np.zeros(self.num_envs, np.int64)
+        self._remaining = np.zeros(self.num_envs, np.int64)
+        self._exploratory = np.zeros(env.action_space.shape, env.action_space.dtype)  # type: ignore[type-var,arg-type]
+
+    @property
+    def current_epsilon(self) -> np.ndarray:
+        """The probability to explore at the present frame of each sub-environment, ``[num_envs]``."""
+        start, end, frames = self._schedule
+        if not frames:
+            return np.full(self.num_envs, end)
+        return np.where(self._frames >= frames, end, start + (end - start) * self._frames / frames)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the sub-environments and end their holds; a seed also restarts a sub-environment's random stream."""
+        seeds = reset_seeds(seed, self.num_envs)
+        mask = reset_mask(options, self.num_envs)
+        result = super().reset(seed=seed, options=options)
+        for i in np.flatnonzero(mask):
+            if seeds[i] is not None:
+                self._rngs[i] = np.random.default_rng(np.random.SeedSequence(seeds[i], spawn_key=_SPAWN_KEY))
+        return result
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Execute each sub-environment's action, or the exploratory one in its place."""
+        current = self._check_actions(actions)
+        held = self._remaining > 0
+        exploring = held.copy()
+        for i in self._hits(np.flatnonzero(~(held | self._ghosts))):
+            self._exploratory[i] = self._draw_action(self._rngs[i])
+            self._remaining[i] = self._draw_duration(self._rngs[i])
+            exploring[i] = True
+        if np.count_nonzero(exploring):
+            current[exploring] = self._exploratory[exploring]
+            self._remaining -= exploring
+        result, masks, frames = self._execute(current, held, exploring=exploring)
+        self._frames += frames
+        self._begin_episodes(masks.began)
+        return result
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return what outlives an episode: the frames of each sub-environment, on which its schedule depends."""
+        return {"frames": self._frames.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the frames of a `state_dict`; a bad one raises and changes nothing."""
+        frames = require_state(state, {"frames": (self.num_envs,)})["frames"]
+        if (frames < 0).any() or (frames != frames.astype(np.int64)).any():
+            raise ValueError(f"`state['frames']` must be integers >= 0, got {state['frames']!r}")
+        self._frames = frames.astype(np.int64)
+
+    def _begin_episodes(self, mask: np.ndarray) -> None:
+        super()._begin_episodes(mask)
+        self._remaining *= ~mask
+
+    def _hits(self, free: np.ndarray) -> np.ndarray:
+        """Test epsilon once in each of the sub-environments ``free`` (indices); return those where it hits."""
+        draws = [self._rngs[i].random() for i in free.tolist()]
+        return free[np.array(draws) < self.current_epsilon[free]]
+
+    def _draw_action(self, rng: np.random.Generator) -> Any:
+        space = self.env.single_action_space
+        if isinstance(space, spaces.Discrete):
+            return space.start + rng.integers(space.n)
+        assert isinstance(space, spaces.Box)
+        share = rng.random(space.shape)
+        drawn = (share * space.high + (1 - share) * space.low).astype(space.dtype)
+        return np.clip(drawn, space.low, space.high)
+
+    def _draw_duration(self, rng: np.random.Generator) -> int:
+        longest = len(self._duration_cdf) - 1
+        return 1 + min(int(np.searchsorted(self._duration_cdf, rng.random(), side="right")), longest)
