@@ -88,13 +88,15 @@ def make_vector_env(env_id: str, num_envs: int) -> SyncVectorEnv:
 def restore_episodes(envs: SyncVectorEnv, states: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, list[bool]]:
     """Put the environments of :func:`make_vector_env` back to ``states``, one ``episode_state()`` per environment.
 
+    No episode of the states should be over: what follows is a step.
+
     Returns:
         The observations ``[num_envs, size]``, and for each environment whether it stands exactly where it stood
         (otherwise it has begun a new episode).
     """
     if len(states) != envs.num_envs:
         raise ValueError(f"states must hold one entry for each of {envs.num_envs} environments, got {len(states)}")
-    envs.reset()  # fills the vector environment's own buffers, which a later masked reset reads
+    envs.reset()  # so that the vector environment itself forgets which episodes were over
     restored = [env.get_wrapper_attr("restore")(state) for env, state in zip(envs.envs, states, strict=True)]
     return np.stack([observation for observation, _, _ in restored]), [exact for _, _, exact in restored]
 
@@ -136,7 +138,7 @@ class FlatObservation(gym.ObservationWrapper, RecordConstructorArgs):
 
     def observation(self, observation: Any) -> np.ndarray:
         """Flatten and convert."""
-        return np.array(spaces.flatten(self.env.observation_space, observation), dtype=np.float32)
+        return np.asarray(spaces.flatten(self.env.observation_space, observation), dtype=np.float32)
 
 
 class UnitAction(gym.ActionWrapper, RecordConstructorArgs):
@@ -261,7 +263,9 @@ class ReplayableEnv(gym.Wrapper, RecordConstructorArgs):
         """
         self._check(state)
         observation, info = self._replay(state)
-        exact = self._frames == len(state["actions"]) and _same_bits(self._flat(observation), state["observation"])
+        # Compared as bytes: -0.0 is not 0.0, and nan is itself.
+        same_observation = self._flat(observation).tobytes() == np.asarray(state["observation"]).tobytes()
+        exact = same_observation and self._frames == len(state["actions"])
         self._set_rng_state(state["rng_now"])
         if not exact:
             warnings.warn(
@@ -299,7 +303,7 @@ class ReplayableEnv(gym.Wrapper, RecordConstructorArgs):
                 _check_rng_state(key, state[key], self.unwrapped.np_random.bit_generator)
 
     def _flat(self, observation: Any) -> np.ndarray:
-        return np.array(spaces.flatten(self.observation_space, observation))
+        return np.asarray(spaces.flatten(self.observation_space, observation))
 
     def _rng_state(self) -> dict[str, Any]:
         return dict(self.unwrapped.np_random.bit_generator.state)
@@ -318,11 +322,6 @@ def _every_episode(episode: int) -> bool:
 
 def _has_goal(space: spaces.Space) -> TypeGuard[spaces.Dict]:
     return isinstance(space, spaces.Dict) and all(isinstance(space.get(key), spaces.Box) for key in _GOAL_KEYS)
-
-
-def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
-    """Equality that tells -0.0 from 0.0 and finds nan equal to itself."""
-    return first.dtype == second.dtype and first.tobytes() == second.tobytes()
 
 
 def _check_rng_state(key: str, state: Any, bit_generator: np.random.BitGenerator) -> None:

@@ -162,6 +162,12 @@ def test_actions_are_clipped_and_scaled_to_the_inner_bounds():
         np.testing.assert_array_equal(toy.received, np.array(received, np.float32), strict=True)
 
 
+def test_actions_of_another_type_become_the_inner_one():
+    toy = Toy(spaces.Box(-2, 2, (1,), np.float32))
+    UnitAction(toy).step(np.array([0.1]))
+    np.testing.assert_array_equal(toy.received, np.array([0.2], np.float32), strict=True)
+
+
 def test_scaling_agrees_with_gymnasium_and_leaves_unit_bounds_alone():
     space = spaces.Box(np.array([-0.4, 2.0], np.float32), np.array([0.7, 9.0], np.float32))
     ours, theirs = Toy(space), Toy(space)
@@ -384,6 +390,12 @@ def test_an_episode_that_ends_too_early_is_not_exact():
     with pytest.warns(UserWarning, match="exactly"):
         assert not other.restore(env.episode_state())[2]
 
+    same, shorter = ReplayableEnv(Toy()), ReplayableEnv(gym.wrappers.TimeLimit(Toy(), 3))
+    same.reset(seed=0)
+    play(same, actions_for(same, 5, 0))
+    with pytest.warns(UserWarning, match="exactly"):
+        assert not shorter.restore(same.episode_state())[2]  # although every observation is the same
+
 
 def test_recorded_actions_are_copies():
     env, other = ReplayableEnv(Walk()), ReplayableEnv(Walk())
@@ -396,6 +408,7 @@ def test_recorded_actions_are_copies():
     state = env.episode_state()
     np.testing.assert_array_equal(state["actions"], actions_for(env, 10, 0), strict=True)
     kept = state["actions"].copy(), state["observation"].copy()
+    env.reset()
     env.step(buffer)
     np.testing.assert_array_equal(state["actions"], kept[0])
     np.testing.assert_array_equal(state["observation"], kept[1])
@@ -522,6 +535,17 @@ def test_all_environments_go_on_bit_for_bit(env_id, num_envs):
     assert exact == [True] * num_envs
     np.testing.assert_array_equal(observations, np.stack([state["observation"] for state in states]), strict=True)
     assert play_together(others, 100, 1) == play_together(envs, 100, 1)
+
+
+def test_environments_whose_episodes_are_over_can_be_put_back(monkeypatch):
+    register(monkeypatch, "Walk-v0", lambda: Walk(length=4))
+    envs = make_vector_env("Walk-v0", 2)
+    envs.reset(seed=0)
+    envs.step(np.zeros((2, 2), np.float32))
+    states = envs.call("episode_state")
+    first = [envs.step(np.ones((2, 2), np.float32))[0] for _ in range(3)]
+    restore_episodes(envs, states)
+    np.testing.assert_array_equal([envs.step(np.ones((2, 2), np.float32))[0] for _ in range(3)], first)
 
 
 def test_states_of_another_number_of_environments_are_refused():
