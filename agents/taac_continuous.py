@@ -1,9 +1,10 @@
 """TAAC: Temporally Abstract Actor-Critic (Yu, Xu, Zhang, NeurIPS 2021, arXiv:2104.06521), in one readable file.
 
-At every frame the actor proposes a new action a_hat, and a switch decides between it and the previous action a_prev by
-comparing their Q values (Eq. 2). Repeating on and on is temporal abstraction; deciding anew at every frame keeps the loop
-closed. Policy evaluation follows recorded repetitions through several frames (compare-through, Eq. 4), policy improvement
-is SAC's with a factor beta (Eq. 6), and two temperatures hold the two entropies at their targets (Eq. 7).
+At every frame the actor proposes a new action a_hat, and a switch decides between it and the previous action a_prev
+by comparing their Q values (Eq. 2). Repeating on and on is temporal abstraction; deciding anew at every frame keeps
+the loop closed. Policy evaluation follows recorded repetitions through several frames (compare-through, Eq. 4),
+policy improvement is SAC's with a factor beta (Eq. 6), and two temperatures hold the two entropies at their targets
+(Eq. 7).
 
     python agents/taac_continuous.py --env-id MountainCarContinuous-v0
     python agents/taac_continuous.py --env-id FetchPush-v2 --seed 1 --track
@@ -23,10 +24,11 @@ from typing import Literal
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor
 
 from taac_wrappers import AdaptiveNormalizer
-from taac_wrappers.agent import TAACAgent
+from taac_wrappers.agent import TAACAgent, TwinCritics
 from taac_wrappers.agent.operators import (
     TDMode,
     binary_entropy,
@@ -35,16 +37,15 @@ from taac_wrappers.agent.operators import (
     discrete_entropy_target,
     n_step,
 )
-from taac_wrappers.training.envs import make_env, make_vector_env
-from taac_wrappers.training.evaluation import evaluate
+from taac_wrappers.training.envs import make_vector_env
 from taac_wrappers.training.replay import SequenceReplay, Windows
 from taac_wrappers.training.run import (
+    Counters,
     Run,
     TrainingState,
     bad_input,
     check_common,
     command_line,
-    due,
     pick_device,
 )
 from taac_wrappers.training.tasks import settings_for
@@ -134,7 +135,9 @@ class Args:
     def for_task(cls, env_id: str) -> Args:
         """The paper's settings for this task, or sensible ones for an environment it did not use."""
         settings = vars(settings_for(env_id))
-        return cls(env_id=env_id, **{name: value for name, value in settings.items() if name in cls.__dataclass_fields__})
+        return cls(
+            env_id=env_id, **{name: value for name, value in settings.items() if name in cls.__dataclass_fields__}
+        )
 
 
 def check(args: Args) -> None:
@@ -178,8 +181,9 @@ def decide(agent: TAACAgent, observation: Tensor, prev_action: Tensor) -> Decisi
 def td_target(args: Args, agent: TAACAgent, target_critics: TwinCritics, batch: Batch, at_trained: Decisions) -> Tensor:
     """Targets of the trained transitions, [M].
 
-    The policy's decisions are needed at the next state of every transition in a window. Those next to trained transitions
-    are known already (`at_trained`); what is left are the states deeper in a window, where the behaviour repeated.
+    The policy's decisions are needed at the next state of every transition in a window. Those next to trained
+    transitions are known already (`at_trained`); what is left are the states deeper in a window, where the behaviour
+    repeated.
     """
     trained = len(batch.action)
     decisions = [at_trained]
@@ -197,7 +201,15 @@ def td_target(args: Args, agent: TAACAgent, target_critics: TwinCritics, batch: 
         target = n_step(batch.reward, batch.terminated, window_ends, beta * q_new + (1 - beta) * q_repeat, args.gamma)
     else:  # one-step is compare-through with windows of one transition
         target = compare_through(
-            batch.reward, batch.terminated, batch.truncated, batch.repeated, beta, q_repeat, q_new, args.gamma, args.td_mode
+            batch.reward,
+            batch.terminated,
+            batch.truncated,
+            batch.repeated,
+            beta,
+            q_repeat,
+            q_new,
+            args.gamma,
+            args.td_mode,
         )
     return target.view(-1)[batch.node_index[:trained]]
 
@@ -234,9 +246,9 @@ def temperature_loss(agent: TAACAgent, at: Decisions, acting: Tensor, entropy_ta
 class Batch:
     """A replay sample as tensors. `acting_*` are the states the actor is trained at.
 
-    These are the next states of the trained transitions, where a forward pass serves the target as well, except those at
-    which an episode was over; and the first states of episodes, which are nobody's next state. So every state at which
-    somebody acted counts once.
+    These are the next states of the trained transitions, where a forward pass serves the target as well, except those
+    at which an episode was over; and the first states of episodes, which are nobody's next state. So every state at
+    which somebody acted counts once.
     """
 
     def __init__(self, windows: Windows, reward: np.ndarray, device: torch.device):
@@ -262,11 +274,11 @@ class Learner:
 
     def __init__(self, args: Args, agent: TAACAgent):
         self.args, self.agent = args, agent
-        self.device = agent.action_scale.device
         self.target_critics = copy.deepcopy(agent.critics).requires_grad_(False)
-        self.critic_parameters = list(agent.critics.parameters())
+        self.critic_parameters: list[Tensor] = list(agent.critics.parameters())
+        self.target_parameters: list[Tensor] = list(self.target_critics.parameters())
         temperatures = [agent.log_switch_temperature, agent.log_action_temperature]
-        self.policy_parameters = [*agent.actor.parameters(), *temperatures]
+        self.policy_parameters: list[Tensor] = [*agent.actor.parameters(), *temperatures]
         self.optimizer = torch.optim.Adam(
             self.critic_parameters + self.policy_parameters, lr=args.learning_rate, eps=1e-7, fused=True
         )
@@ -275,7 +287,6 @@ class Learner:
             discrete_entropy_target(2, args.switch_delta),
             continuous_entropy_target(agent.action_space.low, agent.action_space.high, args.action_delta),
         )
-        self.updates = 0
 
     def sample(self, replay: SequenceReplay) -> Batch:
         args = self.args
@@ -288,9 +299,9 @@ class Learner:
         if self.normalizer is not None:
             self.normalizer.update(reward[0])  # the starts are a uniform sample of the replay, deeper rows are not
             reward = self.normalizer.normalize(reward)
-        return Batch(windows, reward, self.device)
+        return Batch(windows, reward, self.agent.device)
 
-    def update(self, batch: Batch) -> dict[str, Tensor]:
+    def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
         args, agent = self.args, self.agent
         at = decide(agent, batch.acting_observation, batch.acting_prev_action)
         trained = len(batch.action)
@@ -306,9 +317,9 @@ class Learner:
         self.optimizer.step()
         with torch.no_grad():
             agent.log_switch_temperature.clamp_(min=math.log(MIN_SWITCH_TEMPERATURE))
-        self.updates += 1
-        if self.updates % args.target_interval == 0:
-            torch._foreach_lerp_(list(self.target_critics.parameters()), self.critic_parameters, args.tau)
+        counters.updates += 1
+        if counters.updates % args.target_interval == 0:
+            torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
         return {
             "losses/critic": loss_q.detach(),
             "losses/actor": loss_pi.detach(),
@@ -326,40 +337,36 @@ class Learner:
 
 
 def main(args: Args) -> int:
+    """Train; returns the exit code. The run's folder holds everything that came of it."""
     with bad_input():  # nothing is written before all of this has worked
         check(args)
         run = Run(args, METHOD)
         torch.manual_seed(args.seed)
         torch.set_num_threads(args.threads)
-        envs = make_vector_env(args.env_id, args.num_envs)
-        eval_env = make_env(run.env_id)
-        space, action_space = envs.single_observation_space, envs.single_action_space
-        agent = make_agent(args, space, action_space).to(pick_device(args.device))
+        envs = make_vector_env(run.env_id, args.num_envs)
+        observation_space, action_space = envs.single_observation_space, envs.single_action_space
+        assert isinstance(observation_space, Box)
+        assert isinstance(action_space, Box)
+        agent = make_agent(args, observation_space, action_space).to(pick_device(args.device))
         learner = Learner(args, agent)
-        replay = SequenceReplay(space, action_space, capacity=args.buffer_size, num_envs=args.num_envs, seed=args.seed)
         state = TrainingState(
             modules={"agent": agent, "target_critics": learner.target_critics},
             optimizer=learner.optimizer,
             normalizer=learner.normalizer,
-            replay=replay,
+            replay=SequenceReplay(
+                observation_space, action_space, capacity=args.buffer_size, num_envs=args.num_envs, seed=args.seed
+            ),
             envs=envs,
             rng=np.random.default_rng([args.seed, 1]),
             prev_action=agent.initial_action(args.num_envs),
-            counters={"frames": 0, "updates": 0, "repeats": 0, "good_evaluations": 0},
         )
-        counters, extra = state.counters, None
-        if run.resuming:
-            observation, extra = state.restore(run.store)
-            learner.updates = counters["updates"]
-        else:
-            observation, _ = envs.reset(seed=args.seed)
-            replay.start(observation)
-        run.open(counters["frames"], extra)
+        observation = run.start(state)
 
+    replay, counters = state.replay, state.counters
     metrics: dict[str, Tensor] = {}
-    while counters["frames"] < args.total_frames and run.signal is None:
-        # Rollout: one frame in every environment.
-        if counters["frames"] < args.learning_starts:
+    while run.goes_on(counters):
+        # Act for one frame in every environment: at random at first, then by both stages of the policy.
+        if counters.frames < args.learning_starts:
             switch = state.rng.random(args.num_envs) < 0.5
             candidate = state.rng.uniform(action_space.low, action_space.high, state.prev_action.shape)
             action = np.where(switch[:, None], candidate, state.prev_action).astype(np.float32)
@@ -367,36 +374,27 @@ def main(args: Args) -> int:
             action, switch = agent.act(observation, state.prev_action)
         observation, reward, terminated, truncated, infos = envs.step(action)
         replay.add(action, switch, reward, terminated, truncated, observation)
-        done = terminated | truncated
-        state.prev_action[:] = np.where(done[:, None], agent.initial_action(args.num_envs), action)
-        counters["frames"] = frame = counters["frames"] + args.num_envs
-        counters["repeats"] += int((~switch).sum())
-        run.advance(args.num_envs)
-        if done.any():
-            run.log_episodes(frame, infos)
+        counters.count(switch)
+        state.prev_action = action
+        if (done := terminated | truncated).any():
+            run.log_episodes(counters.frames, infos)
             observation, _ = envs.reset(options={"reset_mask": done})
             replay.start(observation, done)
+            state.prev_action = np.where(done[:, None], agent.initial_action(args.num_envs), action)
 
-        # Learning: as many updates as the frames since the last ones call for.
-        if frame >= args.learning_starts:
-            for _ in range(due(frame, args.num_envs, args.frames_per_iteration) * args.updates_per_iteration):
-                metrics = learner.update(learner.sample(replay))
-            counters["updates"] = learner.updates
+        # Learn: as many updates as these frames call for.
+        if counters.frames >= args.learning_starts:
+            for _ in range(counters.due(args.frames_per_iteration) * args.updates_per_iteration):
+                metrics = learner.update(learner.sample(replay), counters)
 
-        if due(frame, args.num_envs, LOG_INTERVAL):
-            charts = {
-                "charts/frames": frame,
-                "charts/updates": learner.updates,
-                "charts/SPS": run.frames_per_second(frame),
-                "charts/decisions": frame - counters["repeats"],
-            }
-            run.log(frame, {**charts, **metrics})
-        if learner.updates and due(frame, args.num_envs, args.eval_interval):
-            result = evaluate(agent.policy(), eval_env, args.eval_episodes, seed=args.seed)
-            run.log_evaluation(frame, result)
-        if due(frame, args.num_envs, args.checkpoint_interval):
-            run.save(frame, state, agent)
-    return run.close()
+        if counters.due(LOG_INTERVAL):
+            run.log_progress(counters, metrics)
+        if counters.due(args.eval_interval) and counters.updates:
+            run.evaluate(counters, agent.policy())
+        if counters.due(args.checkpoint_interval):
+            run.save(state, agent)
+
+    return run.finish(state, agent)
 
 
 if __name__ == "__main__":

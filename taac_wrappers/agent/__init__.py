@@ -1,5 +1,5 @@
 """What you deploy: the TAAC agent, its distributions and its temporal-difference operators (needs torch)."""
 
-from taac_wrappers.agent.taac import TAACAgent, TAACPolicy
+from taac_wrappers.agent.taac import TAACAgent, TAACPolicy, TwinCritics
 
-__all__ = ["TAACAgent", "TAACPolicy"]
+__all__ = ["TAACAgent", "TAACPolicy", "TwinCritics"]

@@ -1,8 +1,8 @@
 """Temporal-difference operators and entropy targets of the TAAC paper, as plain functions of tensors.
 
-Everything is time-major, ``[N, B]``: row ``k`` is transition ``k`` of a window, ``s_k, a_k, r_k, s_{k+1}``; column ``b``
-is one window. Values named ``q_repeat``, ``q_new``, ``beta`` or ``next_value`` in row ``k`` belong to the *next* state
-``s_{k+1}`` of that transition.
+Everything is time-major, ``[N, B]``: row ``k`` is transition ``k`` of a window, ``s_k, a_k, r_k, s_{k+1}``; column
+``b`` is one window. Values named ``q_repeat``, ``q_new``, ``beta`` or ``next_value`` in row ``k`` belong to the
+*next* state ``s_{k+1}`` of that transition.
 """
 
 from __future__ import annotations

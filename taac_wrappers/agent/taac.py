@@ -1,8 +1,8 @@
 """TAAC's two-stage policy: an actor proposes, the critics decide whether to act or to repeat.
 
-Stage one samples a candidate ``a_hat ~ pi(. | s, a_prev)``; stage two compares ``Q(s, a_hat)`` with ``Q(s, a_prev)`` and
-executes the candidate with probability ``beta*_1`` (paper, Section 4.1). Networks and initialisation follow the authors'
-code. How the agent is trained is spelled out in ``agents/taac_continuous.py``.
+Stage one samples a candidate ``a_hat ~ pi(. | s, a_prev)``; stage two compares ``Q(s, a_hat)`` with ``Q(s, a_prev)``
+and executes the candidate with probability ``beta*_1`` (paper, Section 4.1). Networks and initialisation follow the
+authors' code. How the agent is trained is spelled out in ``agents/taac_continuous.py``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,10 +38,11 @@ class Actor(nn.Module):
         self.log_std_min, self.log_std_max = log_std
         self.embed = nn.Linear(action_size, observation_size)
         sizes = (2 * observation_size, *hidden)
-        self.hidden = nn.ModuleList([nn.Linear(*pair) for pair in zip(sizes, sizes[1:], strict=False)])
+        layers = [nn.Linear(n_in, n_out) for n_in, n_out in pairwise(sizes)]
+        self.hidden = nn.ModuleList(layers)
         self.head = nn.Linear(sizes[-1], 2 * action_size)
         _truncated_normal_(self.embed, gain=1.0)
-        for layer in self.hidden:
+        for layer in layers:
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
         _truncated_normal_(self.head, gain=0.3)  # small, so that the first standard deviations are near 1
@@ -71,9 +73,7 @@ class TwinCritics(nn.Module):
     def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int]):
         super().__init__()
         sizes = (observation_size + action_size, *hidden)
-        self.hidden = nn.ModuleList(
-            [TwinLinear(n_in, n_out, 1 / math.sqrt(n_in)) for n_in, n_out in zip(sizes, sizes[1:], strict=False)]
-        )
+        self.hidden = nn.ModuleList([TwinLinear(n_in, n_out, 1 / math.sqrt(n_in)) for n_in, n_out in pairwise(sizes)])
         self.head = TwinLinear(sizes[-1], 1, bound=0.003)  # values start near zero
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
@@ -134,17 +134,25 @@ class TAACAgent(nn.Module):
         self.log_switch_temperature = nn.Parameter(torch.zeros(()))
         self.log_action_temperature = nn.Parameter(torch.zeros(()))
         low, high = torch.as_tensor(action_space.low), torch.as_tensor(action_space.high)
+        self.action_center: Tensor
+        self.action_scale: Tensor
         self.register_buffer("action_center", ((high + low) / 2).float(), persistent=False)
         self.register_buffer("action_scale", ((high - low) / 2).float(), persistent=False)
 
     def policy_distribution(self, observation: Tensor, prev_action: Tensor) -> SquashedGaussian:
         """Stage one: the distribution of the candidate action, ``pi(a_hat | s, a_prev)``."""
-        return SquashedGaussian(*self.actor(observation, prev_action), self.action_center, self.action_scale)
+        mean, log_std = self.actor(observation, prev_action)
+        return SquashedGaussian(mean, log_std, self.action_center, self.action_scale)
 
     def switch_probability(self, q_repeat: Tensor, q_new: Tensor) -> Tensor:
         """Stage two: the probability beta*_1 of executing the candidate, without gradient."""
         with torch.no_grad():
             return switch_probability(q_repeat, q_new, self.log_switch_temperature.exp(), self.min_advantage)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks are."""
+        return self.log_switch_temperature.device
 
     @torch.no_grad()
     def act(self, observation, prev_action, deterministic: bool = False):
@@ -176,7 +184,7 @@ class TAACAgent(nn.Module):
         return TAACPolicy(self, num_envs, deterministic=deterministic)
 
     def _to_tensor(self, value) -> Tensor:
-        return torch.as_tensor(value, dtype=torch.float32, device=self.action_scale.device)
+        return torch.as_tensor(value, dtype=torch.float32, device=self.device)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write weights and spaces to one safetensors file, all or nothing."""
@@ -236,14 +244,13 @@ class TAACPolicy:
         if not isinstance(num_envs, int) or num_envs < 1:
             raise ValueError(f"num_envs must be a positive integer, got {num_envs!r}")
         self.agent, self.num_envs, self.deterministic = agent, num_envs, deterministic
-        self.reset()
+        self.prev_action = agent.initial_action(num_envs)
+        self.switch = np.ones(num_envs, bool)
 
     def reset(self, mask: np.ndarray | None = None) -> None:
         """Forget the previous action, of all envs or of those where ``mask`` ``[num_envs]`` is true."""
         initial = self.agent.initial_action(self.num_envs)
         self.prev_action = initial if mask is None else np.where(np.asarray(mask)[:, None], initial, self.prev_action)
-        if mask is None:
-            self.switch = np.ones(self.num_envs, bool)
 
     def __call__(self, observation: np.ndarray) -> np.ndarray:
         observation = np.asarray(observation)

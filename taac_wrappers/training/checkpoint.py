@@ -226,6 +226,10 @@ class CheckpointStore:
         """Whether any generation has been saved, good or damaged."""
         return bool(self._found())
 
+    def newest_frame(self) -> int | None:
+        """The frame of the newest generation, good or damaged."""
+        return max((frame for frame, *_ in self._found()), default=None)
+
     def save(
         self,
         frame: int,

@@ -1,9 +1,9 @@
 """Sequence replay: per-env streams of time slots from which windows of transitions are drawn.
 
-A stream is a ring of slots. Slot ``t`` holds the observation ``s_t`` and, once the env has been stepped, the action taken
-there, the switch, the reward that followed and whether that step ended the episode. The next observation of slot ``t`` is
-simply the observation of slot ``t + 1``, so each one is stored once. An episode's final observation has a slot of its own,
-where no transition starts; the next episode begins in the slot after it.
+A stream is a ring of slots. Slot ``t`` holds the observation ``s_t`` and, once the env has been stepped, the action
+taken there, the switch, the reward that followed and whether that step ended the episode. The next observation of
+slot ``t`` is simply the observation of slot ``t + 1``, so each one is stored once. An episode's final observation has
+a slot of its own, where no transition starts; the next episode begins in the slot after it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FIRST, FINAL, TERMINATED, TRUNCATED, REPEATED = (np.uint8(1 << bit) for bit in r
 class Windows:
     """``B`` windows of up to ``N`` transitions; matrices are time-major ``[N, B]``, zero where ``valid`` is false.
 
-    ``node_*`` describe the next states ``s_{k+1}`` of all valid transitions in row-major order: the first ``B`` nodes are
-    those of row 0. ``observation``, ``action``, ``prev_action`` and ``first`` describe the transitions to be trained on:
-    row 0 (``train_on="first"``), or all valid ones in the order of the nodes (``"all"``).
+    ``node_*`` describe the next states ``s_{k+1}`` of all valid transitions in row-major order: the first ``B`` nodes
+    are those of row 0. ``observation``, ``action``, ``prev_action`` and ``first`` describe the transitions to be
+    trained on: row 0 (``train_on="first"``), or all valid ones in the order of the nodes (``"all"``).
     """
 
     observation: Observation  # [M, ...] s_k
@@ -62,7 +62,7 @@ class SequenceReplay:
     >>> len(replay)
     3
     >>> windows = replay.sample(batch_size=1, window=3)
-    >>> int(windows.valid.sum()) == 3 - int(round(10 * windows.observation.item()) - 1)  # the action was held to the end
+    >>> int(windows.valid.sum()) == 3 - int(round(10 * windows.observation.item()) - 1)  # held to the end
     True
     """
 
@@ -137,7 +137,9 @@ class SequenceReplay:
         """Number of transitions that can be sampled."""
         oldest = self._oldest()
         finals = sum(
-            np.count_nonzero(self._flags[self._base[env] + np.arange(oldest[env], self._head[env]) % self.length] & FINAL)
+            np.count_nonzero(
+                self._flags[self._base[env] + np.arange(oldest[env], self._head[env]) % self.length] & FINAL
+            )
             for env in range(self.num_envs)
         )
         return int((self._head - oldest).sum()) - int(finals)
@@ -204,7 +206,7 @@ class SequenceReplay:
         )
 
     def _draw_starts(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Env and absolute time of ``batch_size`` transitions: equal shares per env, one draw per equal slice of time."""
+        """Env and absolute time of the starts: equal shares per env, one draw per equal slice of time."""
         share, rest = divmod(batch_size, self.num_envs)
         shares = np.full(self.num_envs, share)
         if rest:
@@ -270,7 +272,11 @@ class SequenceReplay:
                     for env in range(self.num_envs)
                 ]
             )
-            self._action[slots], self._reward[slots], self._flags[slots] = chunk["action"], chunk["reward"], chunk["flags"]
+            self._action[slots], self._reward[slots], self._flags[slots] = (
+                chunk["action"],
+                chunk["reward"],
+                chunk["flags"],
+            )
             if isinstance(self._observation, dict):
                 _write(self._observation, slots, {key: chunk[f"observation.{key}"] for key in self._observation})
             else:
@@ -313,4 +319,6 @@ def _write(storage: Observation, slots: np.ndarray, values: Observation) -> None
 
 def _rows(observation: Observation, envs: np.ndarray) -> Observation:
     pick: Callable[[np.ndarray], np.ndarray] = lambda array: np.asarray(array)[envs]  # noqa: E731
-    return {key: pick(value) for key, value in observation.items()} if isinstance(observation, dict) else pick(observation)
+    return (
+        {key: pick(value) for key, value in observation.items()} if isinstance(observation, dict) else pick(observation)
+    )

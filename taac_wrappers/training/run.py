@@ -1,6 +1,7 @@
 """The life of a training run: its folder, its progress bar, its checkpoints, and how it ends.
 
-Everything here would be the same in any off-policy script. What is learned, and how, stays in the scripts under ``agents/``.
+Everything here would be the same in any off-policy script. What is learned, and how, stays in the scripts under
+``agents/``.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import os
 import signal
 import sys
 import time
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv
 from torch import nn
 from tqdm import tqdm
 
@@ -31,19 +31,27 @@ from taac_wrappers.training.checkpoint import (
     restore_rng,
     rng_state,
 )
-from taac_wrappers.training.envs import restore_episodes
-from taac_wrappers.training.evaluation import Policy
+from taac_wrappers.training.envs import make_env, restore_episodes
+from taac_wrappers.training.evaluation import Policy, evaluate
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.tasks import resolve_env_id, simulator_versions
 from taac_wrappers.training.tracking import Tracker, plot_curve, read_config, write_config
 
 A = TypeVar("A")
 
-CHANGEABLE_ON_RESUME = frozenset(
-    "total_frames stop_at_score eval_interval eval_episodes final_episodes checkpoint_interval run_dir resume track "
-    "wandb_project wandb_entity capture_video device threads".split()
-)
+CHANGEABLE_ON_RESUME = {
+    *("total_frames", "stop_at_score", "eval_interval", "eval_episodes", "final_episodes", "checkpoint_interval"),
+    *("run_dir", "resume", "track", "wandb_project", "wandb_entity", "capture_video", "device", "threads"),
+}
 """Arguments that may differ from those of the run that is resumed: none of them changes what is learned."""
+
+
+SHOWN = {
+    "charts/episodic_return": "return {:.1f}",
+    "eval/score": "score {:.1f}",
+    "charts/repeat_fraction": "repeats {:.0%}",
+}
+"""What the progress bar shows beside frames, speed and time."""
 
 
 class BadInput(ValueError):
@@ -89,7 +97,9 @@ def from_config(args_type: type[A], run_dir: Path) -> A:
     saved = read_config(run_dir)["args"]
     fields = {field.name for field in dataclasses.fields(args_type)}  # type: ignore[arg-type]
     if saved.keys() != fields:
-        raise ValueError(f"--resume: {str(run_dir)!r} is a run of another script or version ({sorted(saved.keys() ^ fields)})")
+        raise ValueError(
+            f"--resume: {str(run_dir)!r} is a run of another script or version ({sorted(saved.keys() ^ fields)})"
+        )
     saved["hidden"] = tuple(saved["hidden"])
     saved["run_dir"] = None if saved["run_dir"] is None else Path(saved["run_dir"])
     saved["resume"] = run_dir
@@ -110,7 +120,9 @@ def check_common(args: Any) -> None:
     if args.batch_size > args.buffer_size:
         raise ValueError(f"--batch-size {args.batch_size} is larger than the replay, --buffer-size {args.buffer_size}")
     if args.buffer_size < (args.window + 2) * args.num_envs:
-        raise ValueError(f"--buffer-size {args.buffer_size} cannot hold a window of {args.window} for {args.num_envs} envs")
+        raise ValueError(
+            f"--buffer-size {args.buffer_size} cannot hold a window of {args.window} for {args.num_envs} envs"
+        )
 
 
 def pick_device(name: str) -> torch.device:
@@ -126,22 +138,47 @@ def pick_device(name: str) -> torch.device:
 
 
 @dataclass
-class TrainingState:
-    """Everything that decides how a run goes on: saved completely, restored bit for bit on the same machine.
+class Counters:
+    """How far a run has come. A frame is one step of one environment; every schedule counts frames."""
 
-    ``counters`` and ``prev_action`` are updated in place by the script.
-    """
+    num_envs: int
+    frames: int = 0
+    updates: int = 0
+    repeats: int = 0
+    repeats_logged: int = 0
+    frames_logged: int = 0
+    good_evaluations: int = 0
+
+    def count(self, switch: np.ndarray) -> None:
+        """Take in one step of every environment; ``switch`` ``[num_envs]`` is false where the action was repeated."""
+        self.frames += self.num_envs
+        self.repeats += self.num_envs - int(np.count_nonzero(switch))
+
+    def due(self, interval: int) -> int:
+        """How many multiples of ``interval`` frames the last step has reached.
+
+        >>> Counters(num_envs=4, frames=12).due(5), Counters(num_envs=4, frames=12).due(7), Counters(4, 12).due(1)
+        (1, 0, 4)
+        """
+        return self.frames // interval - (self.frames - self.num_envs) // interval
+
+
+@dataclass
+class TrainingState:
+    """Everything that decides how a run goes on: saved completely, restored bit for bit on the same machine."""
 
     modules: dict[str, nn.Module]
     optimizer: torch.optim.Optimizer
     normalizer: AdaptiveNormalizer | None
     replay: SequenceReplay
-    envs: VectorEnv
+    envs: SyncVectorEnv
     rng: np.random.Generator
     prev_action: np.ndarray
-    counters: dict[str, Any]
 
-    def save(self, store: CheckpointStore, frame: int, extra: dict[str, Any]) -> None:
+    def __post_init__(self) -> None:
+        self.counters = Counters(self.envs.num_envs)
+
+    def save(self, store: CheckpointStore, extra: dict[str, Any]) -> None:
         """Write a checkpoint; ``extra`` is anything JSON-able that belongs to the run rather than to the learner."""
         tensors = {
             f"{name}.{key}": value.detach().cpu().contiguous()
@@ -152,10 +189,12 @@ class TrainingState:
         rng_tensors, rng_meta = rng_state(replay=self.replay.rng, act=self.rng)
         episodes = list(self.envs.call("episode_state"))
         arrays = {
-            f"env.{index}.{key}": episode.pop(key) for index, episode in enumerate(episodes) for key in ("actions", "observation")
+            f"env.{index}.{key}": episode.pop(key)
+            for index, episode in enumerate(episodes)
+            for key in ("actions", "observation")
         }
         meta = {
-            "counters": self.counters,
+            "counters": dataclasses.asdict(self.counters),
             "optimizer": optimizer_meta,
             "rng": rng_meta,
             "normalizer": None if self.normalizer is None else _plain(self.normalizer.state_dict()),
@@ -163,7 +202,7 @@ class TrainingState:
             "extra": extra,
         }
         arrays["prev_action"] = self.prev_action
-        store.save(frame, tensors | optimizer_tensors | rng_tensors, arrays, meta, self.replay)
+        store.save(self.counters.frames, tensors | optimizer_tensors | rng_tensors, arrays, meta, self.replay)
 
     def restore(self, store: CheckpointStore) -> tuple[np.ndarray, dict[str, Any]]:
         """Bring everything back; returns the current observations and ``extra``."""
@@ -177,8 +216,8 @@ class TrainingState:
         if self.normalizer is not None:
             self.normalizer.load_state_dict(loaded.meta["normalizer"])
         self.replay.load_chunks(loaded.chunks)
-        self.counters.update(loaded.meta["counters"])
-        self.prev_action[:] = loaded.arrays["prev_action"]
+        self.counters = Counters(**loaded.meta["counters"])
+        self.prev_action = loaded.arrays["prev_action"]
         episodes = [
             episode | {key: loaded.arrays[f"env.{index}.{key}"] for key in ("actions", "observation")}
             for index, episode in enumerate(loaded.meta["episodes"])
@@ -212,7 +251,9 @@ class Run:
         if self.resuming:
             self._check_resumable()
         elif self.folder.exists():
-            raise FileExistsError(f"--run-dir: {str(self.folder)!r} exists already; continue it with --resume {self.folder}")
+            raise FileExistsError(
+                f"--run-dir: {str(self.folder)!r} exists already; continue it with --resume {self.folder}"
+            )
 
     def _folder(self) -> Path:
         if self.resuming:
@@ -228,13 +269,25 @@ class Run:
         for name, value in config["args"].items():
             if name not in CHANGEABLE_ON_RESUME and asked[name] != value:
                 flag = f"--{name.replace('_', '-')}"
-                raise ValueError(f"--resume: this run has {flag} {value}, got {asked[name]}; start a new run to change it")
+                raise ValueError(
+                    f"--resume: this run has {flag} {value}, got {asked[name]}; start a new run to change it"
+                )
         if not self.store.exists():
             raise ValueError(f"--resume: {str(self.folder)!r} holds no checkpoint yet; start a new run")
 
-    def open(self, frame: int = 0, extra: Mapping[str, Any] | None = None) -> None:
-        """Create the folder, or go on in it after a checkpoint's ``extra``; from here on things are written."""
-        extra = extra or {}
+    def start(self, state: TrainingState) -> np.ndarray:
+        """Begin, or go on where the run to resume was saved; returns the current observations.
+
+        The folder is created here, after everything else has worked: from now on things are written.
+        """
+        extra: dict[str, Any] = {}
+        if self.resuming:
+            observation, extra = state.restore(self.store)
+        else:
+            observation, _ = state.envs.reset(seed=self.args.seed)
+            state.replay.start(observation)
+        self.eval_env = make_env(self.env_id)
+        self.video_env = make_env(self.env_id, video_folder=self.folder / "videos") if self.args.capture_video else None
         config = {
             "method": self.method,
             "env_id": self.args.env_id,
@@ -254,7 +307,11 @@ class Run:
             run_id=extra.get("wandb_run_id"),
             resume_at=extra.get("metrics_position"),
         )
-        self._previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._handlers = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._start_bar(state.counters.frames)
+        return observation
+
+    def _start_bar(self, frame: int) -> None:
         interactive = sys.stderr.isatty()
         self.bar = tqdm(
             total=self.args.total_frames,
@@ -270,77 +327,87 @@ class Run:
     def _on_signal(self, number: int, _: Any) -> None:
         self.signal = number
 
-    def advance(self, frames: int) -> None:
-        """Move the progress bar."""
-        self.bar.update(frames)
+    def goes_on(self, counters: Counters) -> bool:
+        """Whether there are frames left to train on, and nobody has asked to stop; moves the progress bar."""
+        self.bar.update(counters.frames - self.bar.n)
+        solved = self.args.stop_at_score is not None and counters.good_evaluations >= 2
+        return counters.frames < self.args.total_frames and not solved and self.signal is None
 
     def log(self, frame: int, metrics: Mapping[str, Any]) -> None:
         """Record metrics, and show those that the progress bar has room for."""
         self.tracker.log(frame, metrics)
-        for metric, text in (
-            ("charts/episodic_return", "return {:.1f}"),
-            ("eval/score", "score {:.1f}"),
-            ("charts/repeat_fraction", "repeats {:.0%}"),
-        ):
+        for metric, text in SHOWN.items():
             if metric in metrics:
                 self._shown[metric] = text.format(float(metrics[metric]))
         self.bar.set_postfix_str(", ".join(self._shown.values()), refresh=False)
 
     def log_episodes(self, frame: int, infos: dict[str, Any]) -> None:
-        """Record the return and length of the episodes that this vector step ended."""
-        if "episode" not in infos:
-            return
+        """Record the return and length of every episode that this vector step has ended."""
         for env in np.flatnonzero(infos["_episode"]):
-            episode = {"charts/episodic_return": infos["episode"]["r"][env], "charts/episodic_length": infos["episode"]["l"][env]}
-            if "is_success" in infos:
-                episode["charts/success"] = infos["is_success"][env]
-            self.log(frame, episode)
+            episode = infos["episode"]
+            self.log(frame, {"charts/episodic_return": episode["r"][env], "charts/episodic_length": episode["l"][env]})
 
-    def frames_per_second(self, frame: int) -> float:
-        """Speed since the start of this process."""
-        return (frame - self._started_frame) / max(time.monotonic() - self._started_at, 1e-9)
+    def log_progress(self, counters: Counters, metrics: Mapping[str, Any]) -> None:
+        """Record how far the run is, how fast it goes, how much it repeats, and the last update's ``metrics``."""
+        frames, seconds = counters.frames - self._started_frame, time.monotonic() - self._started_at
+        repeats = (counters.repeats - counters.repeats_logged) / (counters.frames - counters.frames_logged)
+        counters.repeats_logged, counters.frames_logged = counters.repeats, counters.frames
+        charts = {
+            "charts/frames": counters.frames,
+            "charts/decisions": counters.frames - counters.repeats,
+            "charts/updates": counters.updates,
+            "charts/repeat_fraction": repeats,
+            "charts/SPS": frames / max(seconds, 1e-9),
+        }
+        self.log(counters.frames, {**charts, **metrics})
 
-    def log_evaluation(self, frame: int, result: Mapping[str, Any]) -> None:
-        """Record what :func:`taac_wrappers.training.evaluation.evaluate` returned."""
-        self.log(frame, {f"eval/{name}": value for name, value in result.items() if name != "returns"})
+    def evaluate(self, counters: Counters, policy: Policy) -> None:
+        """Judge the policy by its mode in an environment of its own; every evaluation has the same starts."""
+        result = evaluate(policy, self.eval_env, self.args.eval_episodes, seed=self.args.seed)
+        self.log(counters.frames, _evaluation_metrics(result))
         self.tracker.flush()
+        goal = self.args.stop_at_score
+        counters.good_evaluations = counters.good_evaluations + 1 if goal is not None and result["score"] >= goal else 0
+        if self.video_env is not None:
+            evaluate(policy, self.video_env, 1, seed=self.args.seed)
 
-    def save(self, frame: int, state: TrainingState, agent: Any) -> None:
-        """Write a checkpoint and the agent as it is now."""
-        extra = {"metrics_position": self.tracker.position(), "wandb_run_id": self.tracker.run_id}
-        state.save(self.store, frame, extra)
+    def save(self, state: TrainingState, agent: Any) -> None:
+        """Write a checkpoint, and the agent as it is now."""
+        state.save(self.store, {"metrics_position": self.tracker.position(), "wandb_run_id": self.tracker.run_id})
         agent.save(self.folder / "agent.safetensors")
 
-    def close(self) -> int:
-        """End the run in an orderly way; returns the exit code."""
+    def finish(self, state: TrainingState, agent: Any) -> int:
+        """Save, evaluate for the last time, draw the curve and say how it went; returns the exit code."""
+        if self.store.newest_frame() != state.counters.frames:
+            self.save(state, agent)
         self.bar.close()
+        if self.signal is None:
+            result = evaluate(agent.policy(), self.eval_env, self.args.final_episodes, seed=self.args.seed + 1)
+            self.tracker.log(state.counters.frames, _evaluation_metrics(result, "final"))
+            print(_report(result))
         self.tracker.close()
-        for number, handler in self._previous.items():
+        print(f"curve: {plot_curve(self.folder)}\nagent: {self.folder / 'agent.safetensors'}")
+        for env in (state.envs, self.eval_env, self.video_env):
+            if env is not None:
+                env.close()
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
-        plot_curve(self.folder)
-        if self.signal is not None:
-            script = os.path.relpath(sys.argv[0]) if sys.argv[0] else "the script"
-            print(f"interrupted and saved; continue with: python {script} --resume {self.folder}")
-            return 128 + self.signal
-        return 0
-
-    def report(self, result: Mapping[str, Any]) -> None:
-        """Say how the run ended, in words a person reads."""
-        success = f", success {result['success']:.0%}" if "success" in result else ""
-        print(
-            f"\nscore {result['score']:.2f} +- {result['score_std']:.2f} over {len(result['returns'])} episodes{success}\n"
-            f"repeats {result['repeat_fraction']:.1%} of its actions ({result['apr']:.1f} frames per decision to act)\n"
-            f"curve: {self.folder / 'curve.png'}\nagent: {self.folder / 'agent.safetensors'}"
-        )
+        if self.signal is None:
+            return 0
+        print(f"interrupted and saved; continue with: python {sys.argv[0]} --resume {self.folder}")
+        return 128 + self.signal
 
 
-def due(frame: int, step: int, interval: int) -> int:
-    """How many multiples of ``interval`` the last ``step`` frames have reached.
+def _evaluation_metrics(result: Mapping[str, Any], prefix: str = "eval") -> dict[str, float]:
+    return {f"{prefix}/{name}": value for name, value in result.items() if name != "returns"}
 
-    >>> due(frame=10, step=4, interval=5), due(frame=14, step=4, interval=5), due(frame=3, step=3, interval=1)
-    (1, 0, 3)
-    """
-    return frame // interval - (frame - step) // interval
+
+def _report(result: Mapping[str, Any]) -> str:
+    success = f", success {result['success']:.0%}" if "success" in result else ""
+    return (
+        f"\nscore {result['score']:.2f} +- {result['score_std']:.2f} over {len(result['returns'])} episodes{success}\n"
+        f"repeats {result['repeat_fraction']:.1%} of its actions: acts anew every {result['apr']:.1f} frames"
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -354,6 +421,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     return value
-
-
-__all__ = ["BadInput", "Policy", "Run", "TrainingState", "bad_input", "check_common", "command_line", "due", "pick_device"]
