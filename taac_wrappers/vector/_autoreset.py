@@ -77,6 +77,12 @@ class EpisodicVectorWrapper(VectorWrapper, RecordConstructorArgs):
         return StepMasks(~ghosts, done, began)
 
 
+def require_vector_env(env: Any) -> None:
+    """Raise ``TypeError`` for anything but a vector environment."""
+    if not isinstance(env, VectorEnv):
+        raise TypeError(f"`env` must be a gymnasium.vector.VectorEnv, got {env!r} of type {type(env).__name__}")
+
+
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
     mode = env.metadata.get("autoreset_mode")
     if mode is None:

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from taac_wrappers._encoding import ENCODINGS, PairDecoder, is_positive
 from taac_wrappers._validation import ActionCheck, require_box, require_choice
+from taac_wrappers.vector._autoreset import require_vector_env
 from taac_wrappers.vector._executed import RepeatVectorWrapper
 
 
@@ -58,6 +59,7 @@ class HybridActionWrapper(RepeatVectorWrapper):
             env: the vector environment to wrap, with a floating-point Box action space.
             encoding: ``"dict"`` or ``"box"``.
         """
+        require_vector_env(env)
         require_choice("encoding", encoding, ENCODINGS)
         box = require_box("vector.HybridActionWrapper", env.single_action_space)
         RecordConstructorArgs.__init__(self, encoding=encoding)

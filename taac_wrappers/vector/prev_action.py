@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from taac_wrappers._validation import ActionCheck, action_bounds, require_bool, require_key
 from taac_wrappers.prev_action import _ActionView, _joined
-from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, StepMasks
+from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, StepMasks, require_vector_env
 from taac_wrappers.vector._executed import executed_action_space, executed_actions
 
 
@@ -53,6 +53,7 @@ class PrevActionWrapper(EpisodicVectorWrapper):
             flatten: whether to join a Box observation and the action in one flat Box, and to flatten the action.
             initial_action: what is shown before the first action, for every sub-environment; None means zeros.
         """
+        require_vector_env(env)
         flatten = require_bool("flatten", flatten)
         inner = env.single_observation_space
         self._is_dict = isinstance(inner, spaces.Dict)

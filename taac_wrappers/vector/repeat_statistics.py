@@ -10,7 +10,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import VectorEnv
 
 from taac_wrappers._validation import require_key
-from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, step_report
+from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, require_vector_env, step_report
 from taac_wrappers.vector._executed import executed_action_space, executed_actions, same_rows
 
 
@@ -46,6 +46,7 @@ class RepeatStatisticsWrapper(EpisodicVectorWrapper):
             env: the vector environment to wrap.
             key: the info key of the statistics.
         """
+        require_vector_env(env)
         require_key("key", key)
         RecordConstructorArgs.__init__(self, key=key)
         super().__init__(env)

@@ -10,7 +10,7 @@ from gymnasium.vector import VectorEnv
 
 from taac_wrappers._validation import require_bool
 from taac_wrappers.reward_normalizer import AdaptiveNormalizer
-from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, add_report
+from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, add_report, require_vector_env
 
 
 class RewardNormalizerWrapper(EpisodicVectorWrapper):
@@ -50,6 +50,7 @@ class RewardNormalizerWrapper(EpisodicVectorWrapper):
             speed: how much recent rewards weigh, above 0.
             update: whether rewards update the statistics.
         """
+        require_vector_env(env)
         normalizer = AdaptiveNormalizer(speed=speed, clip=clip)
         update = require_bool("update", update)
         RecordConstructorArgs.__init__(self, clip=clip, speed=speed, update=update)

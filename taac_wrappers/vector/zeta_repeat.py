@@ -17,7 +17,7 @@ from taac_wrappers._validation import (
     require_schedule,
     require_state,
 )
-from taac_wrappers.vector._autoreset import reset_mask, reset_seeds
+from taac_wrappers.vector._autoreset import require_vector_env, reset_mask, reset_seeds
 from taac_wrappers.vector._executed import RepeatVectorWrapper
 
 _SPAWN_KEY = (0x7A657461,)
@@ -70,6 +70,7 @@ class ZetaRepeatWrapper(RepeatVectorWrapper):
             mu: the exponent of the zeta distribution, above 0; larger means shorter.
             max_repeat: the longest hold, at least 1.
         """
+        require_vector_env(env)
         schedule = require_schedule("epsilon", epsilon)
         mu = require_float("mu", mu, above=0)
         max_repeat = require_int("max_repeat", max_repeat, minimum=1)

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,6 +76,8 @@ def test_stacks(stack: str, native: bool, mode: AutoresetMode) -> None:
         MultiBinary(3),
         Box(-1.0, 1.0, (2, 2), np.float64),
         Box(-1.0, 1.0, ()),
+        Dict(gear=Discrete(2), force=Box(-1.0, 1.0, (2,))),
+        Tuple((Discrete(2), Box(-1.0, 1.0, (2,)))),
     ],
     ids=str,
 )

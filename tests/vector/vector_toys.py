@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple, flatten
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -37,6 +37,8 @@ class Drift(gym.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._time += 1
+        if isinstance(self.action_space, (Dict, Tuple)):
+            action = flatten(self.action_space, action)
         level = float(np.asarray(action, np.float64).mean())
         over = self._time >= self._length
         reward = level + float(self.np_random.normal())
@@ -135,14 +137,14 @@ class ActionSource:
         self._actions = space.sample()
 
     def __call__(self) -> Any:
-        new = self._space.sample()
-        if isinstance(new, dict):
-            self._actions = {name: self._mixed(self._actions[name], new[name]) for name in new}
-        else:
-            self._actions = self._mixed(self._actions, new)
+        self._actions = self._mixed(self._actions, self._space.sample())
         return self._actions
 
-    def _mixed(self, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    def _mixed(self, old: Any, new: Any) -> Any:
+        if isinstance(new, dict):
+            return {name: self._mixed(old[name], new[name]) for name in new}
+        if isinstance(new, tuple):
+            return tuple(map(self._mixed, old, new))
         keep = self._rng.random(len(new)) < 0.5
         return np.where(keep.reshape(-1, *[1] * (new.ndim - 1)), old, new)
 
@@ -158,7 +160,10 @@ def assert_same(expected: Any, actual: Any) -> None:
         return
     expected, actual = np.asarray(expected), np.asarray(actual)
     assert (expected.dtype, expected.shape) == (actual.dtype, actual.shape)
-    np.testing.assert_array_equal(expected, actual)
+    if expected.dtype == object and expected.shape:
+        assert_same(tuple(expected), tuple(actual))
+    else:
+        np.testing.assert_array_equal(expected, actual)
 
 
 REPORTED = ("frames", "executed_action", "repeated", "exploring", "raw_reward", "discount")
