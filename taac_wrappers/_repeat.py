@@ -75,7 +75,8 @@ def repeat_action(
     repeated = False
     for _ in range(times):
         observation, reward, terminated, truncated, info = step(action)
-        reward_sum += reward if gamma is None else discount * reward  # type: ignore[operator]
+        # float() before adding: a NumPy float32 would make the whole sum float32.
+        reward_sum += float(reward) if gamma is None else discount * float(reward)
         if "frames" in info:
             if not frames:
                 repeated = bool(info.get("repeated", False))
@@ -96,4 +97,4 @@ def repeat_action(
     }
     if gamma is not None or "discount" in info:
         summary["discount"] = discount
-    return observation, float(reward_sum), terminated, truncated, summary
+    return observation, reward_sum, terminated, truncated, summary

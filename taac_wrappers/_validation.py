@@ -164,6 +164,14 @@ def action_bounds(space: spaces.Space) -> tuple[np.ndarray, np.ndarray] | None:
     return None
 
 
+def _rounding_error(space: spaces.Box) -> Any:
+    """Return how far rounding may lead beyond the bounds of each entry."""
+    if not np.issubdtype(space.dtype, np.floating):
+        return 0.0
+    ends = np.abs([space.low, space.high])
+    return _ROUNDING_UNITS * np.spacing(np.where(np.isfinite(ends), ends, 0).max(axis=0))
+
+
 class ActionCheck:
     """Turns an action of an array-like space into a fresh value that nobody else holds, or says what is wrong with it.
 
@@ -189,6 +197,7 @@ class ActionCheck:
         self._dtype = np.dtype(space.dtype)
         self._shape = bounds[0].shape
         self._low, self._high = bounds
+        self._tolerance = _rounding_error(space) if isinstance(space, spaces.Box) else 0.0
         self._is_discrete = isinstance(space, spaces.Discrete)
         lows, highs = set(self._low.ravel().tolist()), set(self._high.ravel().tolist())
         self._is_uniform = len(self._shape) == 1 and self._low.size <= _SMALL and len(lows) == len(highs) == 1
@@ -212,8 +221,7 @@ class ActionCheck:
         return fresh
 
     def _checked_integer(self, action: Any) -> np.integer:
-        is_integer = isinstance(action, (int, np.integer)) and not isinstance(action, bool)
-        if not is_integer:
+        if not isinstance(action, (int, np.integer)):
             action = self._converted(action)[()]
         low, high = self._range
         if not low <= action <= high:
@@ -238,10 +246,8 @@ class ActionCheck:
 
     def _without_rounding(self, fresh: np.ndarray, action: Any) -> np.ndarray:
         """Clip what lies outside by no more than rounding; raise for the rest."""
-        inside = np.clip(fresh, self._low, self._high)
-        is_float = np.issubdtype(self._dtype, np.floating)
-        tolerance = _ROUNDING_UNITS * np.spacing(np.maximum(abs(self._low), abs(self._high))) if is_float else 0
+        inside = np.asarray(np.clip(fresh, self._low, self._high))
         with np.errstate(invalid="ignore"):
-            if not (abs(fresh - inside) <= tolerance).all():
+            if not (abs(fresh - inside) <= self._tolerance).all():
                 raise ValueError(f"`{self._name}` must lie in {self._space}, got {action!r}")
         return inside

@@ -69,7 +69,7 @@ class HybridActionWrapper(gym.Wrapper, RecordConstructorArgs):
         self.executed_action_space = executed_action_space(env)
         self._decode = PairDecoder(box, "switch", spaces.Discrete(2), is_positive, encoding)
         self.action_space = self._decode.space
-        self._initial_action = np.clip(np.zeros(box.shape, box.dtype), box.low, box.high)
+        self._initial_action = np.asarray(np.clip(np.zeros(box.shape, box.dtype), box.low, box.high))
         self._begin_episode()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -85,7 +85,8 @@ class PrevActionWrapper(gym.Wrapper, RecordConstructorArgs):
             self._dtype = self.observation_space.dtype
             self._is_vector = len(inner.shape) == 1  # type: ignore[arg-type]
         else:
-            self.observation_space = spaces.Dict({**entries, key: self._view.space})
+            # Copies: shared spaces would be seeded along with this one.
+            self.observation_space = spaces.Dict(deepcopy({**entries, key: self._view.space}))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; the previous action is the initial one."""
@@ -102,7 +103,8 @@ class PrevActionWrapper(gym.Wrapper, RecordConstructorArgs):
     def _with_action(self, observation: Any, shown: Any) -> Any:
         if self._is_joined:
             vector = observation if self._is_vector else np.ravel(observation)
-            return np.concatenate((vector, shown), dtype=self._dtype, casting="same_kind")
+            # "unsafe" for one-hot actions beside integers: NumPy cannot know that zeros and ones fit any dtype.
+            return np.concatenate((vector, shown), dtype=self._dtype, casting="unsafe")
         if self._is_dict:
             return {**observation, self._key: shown}
         return {"observation": observation, self._key: shown}
@@ -113,14 +115,15 @@ class _ActionView:
 
     def __init__(self, space: spaces.Space, flatten: bool):
         """``flatten`` makes a vector of it, one-hot per component if discrete."""
-        self.space: Any  # a Box, or without `flatten` a copy of the action space
+        self.space: Any  # a Box, or without `flatten` the action space
         self._flatten = flatten
+        self._is_discrete = isinstance(space, spaces.Discrete)
         self._one_hot_offsets: np.ndarray | None = None
         low, high = action_bounds(space)  # type: ignore[misc]
-        zeros = np.clip(np.zeros(low.shape, space.dtype), low, high)
+        zeros = np.asarray(np.clip(np.zeros(low.shape, space.dtype), low, high))
         if not flatten:
-            self.space = deepcopy(space)  # a shared one would be seeded along with the observation space
-            self.initial = zeros[()]
+            self.space = space
+            self.initial = zeros[()] if self._is_discrete else zeros
         elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
             counts = (high - low + 1).ravel()
             self.space = spaces.Box(0, 1, (int(counts.sum()),), np.float32)
@@ -142,7 +145,9 @@ class _ActionView:
             vector = np.zeros(self.space.shape, np.float32)
             vector[self._one_hot_offsets + np.ravel(executed)] = 1
             return vector
-        return executed.ravel() if self._flatten else executed[()]
+        if self._flatten:
+            return executed.ravel()
+        return executed[()] if self._is_discrete else executed
 
 
 def _joined(observation: spaces.Box, view: _ActionView) -> spaces.Box:

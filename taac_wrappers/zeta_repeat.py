@@ -152,8 +152,8 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         assert isinstance(space, spaces.Box)
         share = self._rng.random(space.shape)
         # Weighting the two bounds cannot overflow as their difference can, but it can round to just outside of them.
-        drawn = (share * space.high + (1 - share) * space.low).astype(space.dtype)
-        return np.minimum(np.maximum(drawn, space.low), space.high)
+        drawn = np.array(share * space.high + (1 - share) * space.low, dtype=space.dtype)
+        return np.asarray(np.minimum(np.maximum(drawn, space.low), space.high))
 
     def _draw_duration(self) -> int:
         # The last sum may round to less than 1, so a draw above it counts for the longest duration.

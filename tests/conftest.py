@@ -1,0 +1,8 @@
+"""Settings of the whole test suite."""
+
+import toy_envs  # noqa: F401, registers the toy environment
+from hypothesis import settings
+
+# The same examples on every run, and no time limit for one: a slow machine is not a failure.
+settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+settings.load_profile("repeatable")
