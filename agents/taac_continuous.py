@@ -192,8 +192,13 @@ def td_target(args: Args, agent: TAACAgent, target_critics: TwinCritics, batch: 
     candidate = torch.cat([d.candidate for d in decisions])
     beta = torch.cat([d.beta for d in decisions])
     # beta is the online policy's, but the values it chooses between are the target critics' (Eq. 3).
-    q_repeat = target_critics.minimum(batch.node_observation, batch.node_action)
     q_new = target_critics.minimum(batch.node_observation, candidate)
+    q_repeat = torch.zeros_like(q_new)
+    if args.td_operator == "n-step" or args.td_mode == "alf":  # mixes both values at every state
+        q_repeat = target_critics.minimum(batch.node_observation, batch.node_action)
+    else:  # where the behaviour repeated, the recorded future stands in for the value of repeating
+        stops = batch.stop_nodes
+        q_repeat[stops] = target_critics.minimum(batch.node_observation[stops], batch.node_action[stops])
 
     beta, q_repeat, q_new = to_rows(torch.stack([beta, q_repeat, q_new]), batch)
     if args.td_operator == "n-step":
@@ -232,14 +237,14 @@ def actor_loss(agent: TAACAgent, at: Decisions, acting: Tensor) -> Tensor:
     temperature = agent.log_action_temperature.detach().exp()
     loss = temperature * at.log_prob - at.beta * at.q_new
     assert loss.shape == acting.shape
-    return (loss * acting).sum() / acting.sum()
+    return (loss * acting).mean()
 
 
 def temperature_loss(agent: TAACAgent, at: Decisions, acting: Tensor, entropy_targets: tuple[float, float]) -> Tensor:
     """Eq. 7: each temperature falls while its entropy is above the target and rises while it is below."""
     switch_target, action_target = entropy_targets
-    switch_surplus = ((binary_entropy(at.beta) - switch_target) * acting).sum() / acting.sum()
-    action_surplus = ((-at.log_prob.detach() - action_target) * acting).sum() / acting.sum()
+    switch_surplus = ((binary_entropy(at.beta) - switch_target) * acting).mean()
+    action_surplus = ((-at.log_prob.detach() - action_target) * acting).mean()
     return agent.log_switch_temperature * switch_surplus + agent.log_action_temperature * action_surplus
 
 
@@ -261,6 +266,7 @@ class Batch:
         self.repeated = tensor(windows.repeated)
         self.goes_on = tensor(np.concatenate([windows.valid[1:], windows.valid[:1]]))  # row k + 1 belongs to the window
         self.node_index = tensor(windows.node_index)
+        self.stop_nodes = tensor(np.flatnonzero(~windows.repeated.reshape(-1)[windows.node_index]))
         self.node_observation, self.node_action = tensor(windows.node_observation), tensor(windows.node_action)
         trained, first = len(windows.action), np.flatnonzero(windows.first)
         self.acting_observation = torch.cat([self.node_observation[:trained], tensor(windows.observation[first])])

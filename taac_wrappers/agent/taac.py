@@ -50,7 +50,7 @@ class Actor(nn.Module):
     def forward(self, observation: Tensor, prev_action: Tensor) -> tuple[Tensor, Tensor]:
         x = torch.cat([observation, self.embed(prev_action)], dim=-1)
         for layer in self.hidden:
-            x = torch.relu(layer(x))
+            x = torch.relu_(layer(x))
         mean, log_std = self.head(x).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
@@ -74,13 +74,15 @@ class TwinCritics(nn.Module):
         super().__init__()
         sizes = (observation_size + action_size, *hidden)
         self.hidden = nn.ModuleList([TwinLinear(n_in, n_out, 1 / math.sqrt(n_in)) for n_in, n_out in pairwise(sizes)])
-        self.head = TwinLinear(sizes[-1], 1, bound=0.003)  # values start near zero
+        self.head_weight = nn.Parameter(torch.empty(2, 1, sizes[-1]).uniform_(-0.003, 0.003))  # values start near zero
+        self.head_bias = nn.Parameter(torch.zeros(2, 1))
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         x = torch.cat([observation, action], dim=-1).expand(2, -1, -1)
         for layer in self.hidden:
-            x = torch.relu(layer(x))
-        return self.head(x).squeeze(-1)
+            x = torch.relu_(layer(x))
+        # A sum of products: a matrix product with a single column took six times as long.
+        return (x * self.head_weight).sum(-1) + self.head_bias
 
     def minimum(self, observation: Tensor, action: Tensor) -> Tensor:
         """The smaller of both values, ``[B]``: the pessimism that every use of a value in TAAC shares."""
