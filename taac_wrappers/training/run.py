@@ -67,12 +67,17 @@ def bad_input() -> Iterator[None]:
         raise BadInput(" ".join(str(error).split())) from error
 
 
-def command_line(args_type: type[A], main: Callable[[A], Any]) -> None:
+def command_line(args_type: type[A], main: Callable[[A], int]) -> None:
     """Parse the command line, run ``main(args)``, and exit with the code that says how it ended."""
     import tyro
 
+    exit_with(lambda: main(tyro.cli(args_type, default=_defaults(args_type))))
+
+
+def exit_with(program: Callable[[], int]) -> None:
+    """Exit with the program's own code, or after one line about bad input with code 2."""
     try:
-        sys.exit(main(tyro.cli(args_type, default=_defaults(args_type), config=(tyro.conf.FlagConversionOff,))))
+        sys.exit(program())
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -384,7 +389,7 @@ class Run:
         if self.signal is None:
             result = evaluate(agent.policy(), self.eval_env, self.args.final_episodes, seed=self.args.seed + 1)
             self.tracker.log(state.counters.frames, _evaluation_metrics(result, "final"))
-            print(_report(result))
+            print(report(result))
         self.tracker.close()
         print(f"curve: {plot_curve(self.folder)}\nagent: {self.folder / 'agent.safetensors'}")
         for env in (state.envs, self.eval_env, self.video_env):
@@ -402,7 +407,8 @@ def _evaluation_metrics(result: Mapping[str, Any], prefix: str = "eval") -> dict
     return {f"{prefix}/{name}": value for name, value in result.items() if name != "returns"}
 
 
-def _report(result: Mapping[str, Any]) -> str:
+def report(result: Mapping[str, Any]) -> str:
+    """What :func:`~taac_wrappers.training.evaluation.evaluate` found, in words."""
     success = f", success {result['success']:.0%}" if "success" in result else ""
     return (
         f"\nscore {result['score']:.2f} +- {result['score_std']:.2f} over {len(result['returns'])} episodes{success}\n"
