@@ -1,0 +1,81 @@
+"""Tables and figures of the docs, from the raw metrics in this folder: python results/summarize.py"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+from taac_wrappers.training.tracking import read_metrics
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+HERE = Path(__file__).parent
+SOLVED = 90.0
+RUNS = {
+    "TAAC (expected), seed 0": "taac_s0",
+    "TAAC (expected), seed 1": "taac_s1",
+    "TAAC (expected), seed 2": "taac_s2",
+    "`--td-mode sampled`": "taac_sampled_s0",
+    "`--td-mode alf`": "taac_alf_s0",
+    "TAAC-1td: `--td-operator one-step`": "taac_1td_s0",
+    "`--train-on all`": "taac_all_s0",
+}
+"""What each file of mountaincar/ is; the commands are in README.md."""
+
+Metrics = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def solved_at(metrics: Metrics) -> str:
+    """The frame of the second of two evaluations in a row that reach the score."""
+    frames, scores = metrics["eval/score"]
+    twice = np.flatnonzero((scores[1:] >= SOLVED) & (scores[:-1] >= SOLVED))
+    return f"{frames[twice[0] + 1]:,.0f}" if len(twice) else "never"
+
+
+def row(name: str, metrics: Metrics) -> str:
+    def last(metric: str) -> float:
+        return float(metrics[metric][1][-1])
+
+    score = f"{last('final/score'):.1f} ± {last('final/score_std'):.1f}"
+    repeats = f"{last('final/repeat_fraction'):.0%}"
+    return f"| {name} | {last('charts/frames'):,.0f} | {score} | {last('final/length'):.0f} | {repeats} | {solved_at(metrics)} |"
+
+
+def draw(runs: dict[str, Metrics], path: Path) -> None:
+    figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), constrained_layout=True)
+    panels = (
+        ("eval/score", 1.0, "score (mean of 10 episodes, mode)"),
+        ("eval/repeat_fraction", 100.0, "repeated actions, %"),
+    )
+    for axis, (metric, scale, label) in zip(axes, panels, strict=True):
+        for name, metrics in runs.items():
+            default = name.startswith("TAAC (expected)")
+            frames, values = metrics[metric]
+            style = {"color": "tab:blue", "linewidth": 1.8} if default else {"linewidth": 1.1, "linestyle": "--"}
+            axis.plot(frames / 1000, scale * values, label=name.replace("`", ""), **style)
+        axis.set_xlabel("thousand frames")
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+    axes[0].axhline(SOLVED, color="black", linewidth=0.8, linestyle=":")
+    axes[1].legend(fontsize=7)
+    figure.suptitle("TAAC on MountainCarContinuous-v0, the paper's settings")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    runs = {name: read_metrics(HERE / "mountaincar" / f"{file}.csv") for name, file in RUNS.items()}
+    print(
+        "| run | frames | score, 100 episodes | frames per episode | repeats | two evaluations in a row above 90 at frame |"
+    )
+    print("|---|---|---|---|---|---|")
+    for name, metrics in runs.items():
+        print(row(name, metrics))
+    draw(runs, HERE.parent / "docs" / "figures" / "mountaincar.png")
+
+
+if __name__ == "__main__":
+    main()
