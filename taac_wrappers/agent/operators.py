@@ -33,6 +33,10 @@ def switch_probability(
     >>> switch_probability(torch.tensor([0.0, 2.0]), torch.tensor([0.0, 0.0]), 1.0, min_advantage=0.0)
     tensor([0.5000, 0.5000])
     """
+    if q_new.shape != q_repeat.shape:
+        raise ValueError(f"q_new must have q_repeat's shape {tuple(q_repeat.shape)}, got {tuple(q_new.shape)}")
+    if not isinstance(temperature, Tensor) and not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature!r}")
     advantage = q_new - q_repeat
     if min_advantage is not None:
         advantage = advantage.clamp(min=min_advantage)
@@ -88,7 +92,8 @@ def compare_through(
     >>> compare_through(column(1.0, 1.0), ended, ended, column(True, False), **values, gamma=0.5).flatten()
     tensor([3.1875, 4.5000])
     """
-    _check_rows(reward, terminated, truncated, repeated, beta, q_repeat, q_new)
+    flags = {"terminated": terminated, "truncated": truncated, "repeated": repeated}
+    _check_rows(reward, flags, beta=beta, q_repeat=q_repeat, q_new=q_new)
     if mode not in TD_MODES:
         raise ValueError(f"mode must be one of {', '.join(TD_MODES)}, got {mode!r}")
     go_on = repeated & ~terminated & ~truncated
@@ -120,7 +125,7 @@ def n_step(reward: Tensor, terminated: Tensor, truncated: Tensor, next_value: Te
     >>> n_step(one, no, no, 4 * one, gamma=0.5).flatten()
     tensor([2.5000, 3.0000])
     """
-    _check_rows(reward, terminated, truncated, next_value)
+    _check_rows(reward, {"terminated": terminated, "truncated": truncated}, next_value=next_value)
     ended = terminated | truncated
     discount = gamma * (~terminated).to(reward.dtype)
     target = torch.empty_like(reward)
@@ -131,12 +136,15 @@ def n_step(reward: Tensor, terminated: Tensor, truncated: Tensor, next_value: Te
     return target
 
 
-def _check_rows(reward: Tensor, *others: Tensor) -> None:
+def _check_rows(reward: Tensor, flags: dict[str, Tensor], **values: Tensor) -> None:
     if reward.ndim != 2 or len(reward) < 1:
         raise ValueError(f"reward must have shape [N, B] with N >= 1, got {tuple(reward.shape)}")
-    for other in others:
-        if other.shape != reward.shape:
-            raise ValueError(f"every input must have reward's shape {tuple(reward.shape)}, got {tuple(other.shape)}")
+    for name, tensor in (flags | values).items():
+        if tensor.shape != reward.shape:
+            raise ValueError(f"{name} must have reward's shape {tuple(reward.shape)}, got {tuple(tensor.shape)}")
+    for name, flag in flags.items():
+        if flag.dtype != torch.bool:  # ~ of an integer is another integer, and no error
+            raise TypeError(f"{name} must be a bool tensor, got {flag.dtype}")
 
 
 def continuous_entropy_target(low, high, delta: float) -> float:
