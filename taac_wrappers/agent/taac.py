@@ -140,6 +140,10 @@ class TAACAgent(nn.Module):
         self.action_scale: Tensor
         self.register_buffer("action_center", ((high + low) / 2).float(), persistent=False)
         self.register_buffer("action_scale", ((high - low) / 2).float(), persistent=False)
+        self.action_low: Tensor
+        self.action_high: Tensor
+        self.register_buffer("action_low", low.float(), persistent=False)
+        self.register_buffer("action_high", high.float(), persistent=False)
 
     def policy_distribution(self, observation: Tensor, prev_action: Tensor) -> SquashedGaussian:
         """Stage one: the distribution of the candidate action, ``pi(a_hat | s, a_prev)``."""
@@ -166,6 +170,7 @@ class TAACAgent(nn.Module):
         observation, prev_action = self._to_tensor(observation), self._to_tensor(prev_action)
         distribution = self.policy_distribution(observation, prev_action)
         candidate = distribution.mode() if deterministic else distribution.sample()
+        candidate = candidate.clamp(self.action_low, self.action_high)  # rounding may step over a bound
         q_repeat = self.critics.minimum(observation, prev_action)
         q_new = self.critics.minimum(observation, candidate)
         if deterministic:
@@ -179,7 +184,7 @@ class TAACAgent(nn.Module):
     def initial_action(self, num_envs: int) -> np.ndarray:
         """What counts as the previous action at an episode's first step: zeros, clipped into the space."""
         zeros = np.zeros((num_envs, *self.action_space.shape), np.float32)
-        return np.clip(zeros, self.action_space.low, self.action_space.high)
+        return np.clip(zeros, self.action_space.low, self.action_space.high).astype(np.float32)
 
     def policy(self, num_envs: int = 1, *, deterministic: bool = True) -> TAACPolicy:
         """A callable that remembers the previous action: ``action = policy(observation)``."""
@@ -202,8 +207,11 @@ class TAACAgent(nn.Module):
         }
         path = Path(path)
         temporary = path.with_name(path.name + ".tmp")
-        save_file(tensors, temporary, metadata={"format": FORMAT, "config": json.dumps(config)})
-        os.replace(temporary, path)
+        try:
+            save_file(tensors, temporary, metadata={"format": FORMAT, "config": json.dumps(config)})
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike, device: str | torch.device = "cpu") -> TAACAgent:
@@ -218,12 +226,15 @@ class TAACAgent(nn.Module):
             raise ValueError(f"{str(path)!r} is not a readable agent file: {error}") from error
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{str(path)!r} has format {metadata.get('format')!r}, expected {FORMAT!r}")
-        box = {
-            name: spaces.Box(low.numpy(), tensors.pop(f"space.{name}.high").numpy(), dtype=low.numpy().dtype.type)
-            for name, low in [(name, tensors.pop(f"space.{name}.low")) for name in ("observation", "action")]
-        }
-        agent = cls(box["observation"], box["action"], **json.loads(metadata["config"]))
-        agent.load_state_dict(tensors)
+        try:
+            box = {
+                name: spaces.Box(low.numpy(), tensors.pop(f"space.{name}.high").numpy(), dtype=low.numpy().dtype.type)
+                for name, low in [(name, tensors.pop(f"space.{name}.low")) for name in ("observation", "action")]
+            }
+            agent = cls(box["observation"], box["action"], **json.loads(metadata["config"]))
+            agent.load_state_dict(tensors)
+        except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:  # the right name, but not ours
+            raise ValueError(f"{str(path)!r} does not hold a complete agent: {error!r}") from error
         return agent.to(device)
 
 
@@ -251,8 +262,10 @@ class TAACPolicy:
 
     def reset(self, mask: np.ndarray | None = None) -> None:
         """Forget the previous action, of all envs or of those where ``mask`` ``[num_envs]`` is true."""
-        initial = self.agent.initial_action(self.num_envs)
-        self.prev_action = initial if mask is None else np.where(np.asarray(mask)[:, None], initial, self.prev_action)
+        mask = np.ones(self.num_envs, bool) if mask is None else np.asarray(mask)
+        if mask.shape != (self.num_envs,):
+            raise ValueError(f"mask must have shape {(self.num_envs,)}, got {mask!r}")
+        self.prev_action = np.where(mask[:, None], self.agent.initial_action(self.num_envs), self.prev_action)
 
     def __call__(self, observation: np.ndarray) -> np.ndarray:
         observation = np.asarray(observation)
