@@ -38,8 +38,8 @@ class PrevActionWrapper(gym.Wrapper, RecordConstructorArgs):
         >>> env = PrevActionWrapper(gym.make("MountainCarContinuous-v0"))
         >>> env.observation_space
         Box([-1.2  -0.07 -1.  ], [0.6  0.07 1.  ], (3,), float32)
-        >>> env.reset(seed=0)[0][-1], env.step([0.25])[0][-1]
-        (np.float32(0.0), np.float32(0.25))
+        >>> float(env.reset(seed=0)[0][-1]), float(env.step([0.25])[0][-1])
+        (0.0, 0.25)
 
         >>> env = PrevActionWrapper(HybridActionWrapper(gym.make("MountainCarContinuous-v0")), flatten=False)
         >>> _ = env.reset(seed=0)

@@ -183,6 +183,21 @@ def test_the_environment_does_not_get_the_callers_buffer(name, kwargs):
     assert same(toy.references, toy.received)
 
 
+@pytest.mark.parametrize(("name", "kwargs"), [("HybridActionWrapper", {}), ("ZetaRepeatWrapper", {"epsilon": 1.0})])
+def test_an_environment_that_overwrites_its_action_does_not_change_the_held_one(name, kwargs):
+    class Overwrites(gym.ActionWrapper):
+        def action(self, action: Any) -> Any:
+            original = action.copy()
+            scribble(action)
+            return original
+
+    overwriting, plain = wrap(Overwrites(ToyEnv()), name, kwargs), wrap(ToyEnv(), name, kwargs)
+    actions = sample_actions(plain, 10)
+    rollout(overwriting, actions)
+    rollout(plain, actions)
+    assert same(overwriting.unwrapped.received, plain.unwrapped.received)
+
+
 @every_case
 @pytest.mark.parametrize(("kind", "dtype"), [("box", np.float32), ("box64", np.float64)])
 def test_dtype_is_kept(name, kwargs, kind, dtype):

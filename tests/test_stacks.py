@@ -102,6 +102,17 @@ def test_n_repeat_above_hybrid_repeats_if_its_first_frame_does():
     assert [received[0] for received in env.unwrapped.received] == [0.5] * 4 + [0.25] * 2
 
 
+def test_n_repeat_above_zeta_repeats_if_its_first_frame_does():
+    env = NRepeatWrapper(ZetaRepeatWrapper(ToyEnv(length=10**6), epsilon=1.0, mu=0.1, max_repeat=4), 2)
+    env.reset(seed=0)
+    flags = [env.step(ZERO)[-1]["repeated"] for _ in range(100)]
+    received = np.array(env.unwrapped.received)
+    firsts = (received[2::2] == received[1:-1:2]).all(axis=1)
+    seconds = (received[3::2] == received[2::2]).all(axis=1)
+    assert flags == [False, *firsts.tolist()]
+    assert (firsts != seconds).any()
+
+
 def test_zeta_above_a_hybrid_box_reports_both_kinds_of_repetition():
     env = ZetaRepeatWrapper(HybridActionWrapper(ToyEnv(length=10**6), encoding="box"), epsilon=0.3, mu=0.5)
     env.reset(seed=0)
@@ -187,12 +198,10 @@ def test_frames_and_time_limits_under_repetition():
 @pytest.mark.parametrize("env_id", REAL_IDS)
 @pytest.mark.parametrize(("name", "kwargs"), ALL_CASES)
 def test_real_environments_through_every_wrapper(env_id, name, kwargs):
-    size = gym.spec(env_id).make().action_space.shape[0]
+    bare = gym.make(env_id)
     if "initial_action" in kwargs:
-        kwargs = {**kwargs, "initial_action": [0.25] * size}
-    if env_id == "FetchPush-v4" and kwargs.get("flatten") is False:
-        kwargs = {**kwargs, "key": "last"}
-    env = wrap(gym.make(env_id), name, kwargs)
+        kwargs = {**kwargs, "initial_action": [0.25] * bare.action_space.shape[0]}
+    env = wrap(bare, name, kwargs)
     actions = sample_actions(env, 6)
     steps = rollout(env, actions, seed=3)
     frames = 0
