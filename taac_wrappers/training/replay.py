@@ -31,7 +31,7 @@ class Windows:
 
     observation: Observation  # [M, ...] s_k
     action: np.ndarray  # [M, A] a_k, as executed
-    prev_action: np.ndarray  # [M, A] a_{k-1}, zeros at the start of an episode
+    prev_action: np.ndarray  # [M, A] a_{k-1}, at the start of an episode zeros (clipped into the space)
     first: np.ndarray  # [M] whether s_k starts an episode
     reward: np.ndarray  # [N, B] raw
     terminated: np.ndarray  # [N, B]
@@ -84,6 +84,7 @@ class SequenceReplay:
         slots = num_envs * self.length
         self._observation = _allocate(observation_space, slots)
         self._action = np.zeros((slots, *action_space.shape), np.float32)
+        self._initial_action = np.clip(0, action_space.low, action_space.high).astype(np.float32)
         self._reward = np.zeros(slots, np.float32)
         self._flags = np.zeros(slots, np.uint8)
         self._head = np.zeros(num_envs, np.int64)  # slots completed: where the current observation stands
@@ -127,11 +128,13 @@ class SequenceReplay:
 
     def interrupt(self, mask: np.ndarray) -> None:
         """End the unfinished episodes of the envs in ``mask`` here, as a time limit would: they cannot go on."""
-        envs = np.flatnonzero(mask)
-        current = self._current(envs)
-        begun = current[self._flags[current] & FIRST == 0]  # at least one frame has been recorded
-        self._flags[self._previous_slot(begun)] |= TRUNCATED
+        envs = np.flatnonzero(mask & self._started)
+        flags = self._flags[self._current(envs)]
+        stepped = envs[flags & (FIRST | FINAL) == 0]  # in an episode of at least one frame
+        current = self._current(stepped)
+        self._flags[self._previous_slot(current)] |= TRUNCATED
         self._flags[current] |= FINAL
+        self._started[envs[flags & FIRST != 0]] = False  # nothing was recorded: the next start takes the same slot
 
     def __len__(self) -> int:
         """Number of transitions that can be sampled."""
@@ -161,6 +164,7 @@ class SequenceReplay:
                 needs), or through the whole episode. No window crosses an episode's end or the newest frame.
             train_on: which transitions' own states to return: the starts, or all of the window.
         """
+        _check_sample(batch_size, window, follow, train_on)
         env, start = self._draw_starts(batch_size)
         position = np.full((window, batch_size), -1, np.int64)  # flat slot of each transition, -1 beyond the window
         position[0] = self._flat(env, start)
@@ -192,7 +196,7 @@ class SequenceReplay:
         return Windows(
             observation=_read(self._observation, trained),
             action=action[: len(trained)],
-            prev_action=np.where(first[:, None], np.float32(0), self._action[self._previous_slot(trained)]),
+            prev_action=np.where(first[:, None], self._initial_action, self._action[self._previous_slot(trained)]),
             first=first,
             reward=reward,
             terminated=flags & TERMINATED != 0,
@@ -217,7 +221,8 @@ class SequenceReplay:
         span = self._head - oldest
         if np.any((span < 1) & (shares > 0)):
             raise ValueError("sample: an env has no transition yet")
-        start = oldest[env] + ((stratum + self.rng.random(batch_size)) / shares[env] * span[env]).astype(np.int64)
+        offset = ((stratum + self.rng.random(batch_size)) / shares[env] * span[env]).astype(np.int64)
+        start = oldest[env] + np.minimum(offset, span[env] - 1)  # rounding may reach the slice's open end
         # No transition starts at a final observation: draw those again, uniformly.
         wrong = np.flatnonzero(self._flags[self._flat(env, start)] & FINAL)
         while len(wrong):
@@ -246,7 +251,8 @@ class SequenceReplay:
 
     def chunk(self, since: dict | None) -> tuple[dict[str, np.ndarray], dict]:
         """What was recorded after the cursor ``since`` (None: all that is kept), and the cursor after it."""
-        after = self._head - self.length + 1 if since is None else np.asarray(since["head"])
+        # The newest transition is saved again: interrupt() may have marked it since.
+        after = self._head - self.length + 1 if since is None else np.asarray(since["head"]) - 1
         after = np.maximum(np.maximum(after, self._head - self.length + 1), 0)
         slots = np.concatenate(
             [self._flat(np.array([env]), np.arange(after[env], self._head[env] + 1)) for env in range(self.num_envs)]
@@ -292,6 +298,17 @@ class SequenceReplay:
         """Memory of all arrays."""
         observations = self._observation.values() if isinstance(self._observation, dict) else [self._observation]
         return sum(array.nbytes for array in (*observations, self._action, self._reward, self._flags))
+
+
+def _check_sample(batch_size: int, window: int, follow: str, train_on: str) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+    if window < 1:
+        raise ValueError(f"window must be at least 1, got {window!r}")
+    if follow not in ("repeats", "episode"):
+        raise ValueError(f"follow must be 'repeats' or 'episode', got {follow!r}")
+    if train_on not in ("first", "all"):
+        raise ValueError(f"train_on must be 'first' or 'all', got {train_on!r}")
 
 
 def _allocate(space: spaces.Space, slots: int) -> Observation:
