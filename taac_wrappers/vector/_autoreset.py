@@ -102,7 +102,7 @@ def reset_mask(options: Mapping[str, Any] | None, num_envs: int) -> np.ndarray:
         raise TypeError(f"`options['reset_mask']` must be a numpy array of bool, got {mask!r}")
     if mask.shape != (num_envs,) or not mask.any():
         raise ValueError(f"`options['reset_mask']` must have shape ({num_envs},) and at least one True, got {mask!r}")
-    return mask.copy()
+    return mask
 
 
 def reset_seeds(seed: int | list[int | None] | None, num_envs: int) -> list[int | None]:
@@ -128,8 +128,8 @@ def step_report(infos: Mapping[str, Any], key: str) -> np.ndarray | None:
     With ``SAME_STEP`` the rows of ended episodes are in ``infos["final_info"]``.
 
     >>> infos = {"x": np.array([1, 0]), "final_info": {"x": np.array([0, 5]), "_x": np.array([False, True])}}
-    >>> step_report(infos, "x")
-    array([1, 5])
+    >>> step_report(infos, "x"), infos["x"]
+    (array([1, 5]), array([1, 0]))
     """
     values = infos.get(key)
     final = infos.get("final_info")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -190,6 +190,37 @@ def test_infos_are_typed_on_every_step(num_envs: int, mode: AutoresetMode) -> No
             envs.reset(options={"reset_mask": done})
 
 
+def test_nothing_is_executed_where_all_only_reset() -> None:
+    envs = sync(1, NEXT_STEP, ((taac_wrappers.KRepWrapper, {"max_repeat": 2, "encoding": "box"}),))
+    envs = vector.HybridActionWrapper(envs)
+    source = ActionSource(envs.action_space, 0)
+    envs.reset(seed=0)
+    done = np.zeros(1, np.bool_)
+    while not done:
+        _, _, terminated, truncated, _ = envs.step(source())
+        done = terminated | truncated
+    infos = envs.step(source())[-1]
+    assert_same(infos["executed_action"], np.zeros((1, 2), np.float32))
+    assert_same(infos["_executed_action"], np.zeros(1, np.bool_))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_infos_of_the_inner_env_stay_as_they_are(name: str) -> None:
+    class SameInfos(NativeDrift):
+        infos: ClassVar[dict[str, Any]] = {"inner": np.arange(2)}
+
+        def step(self, actions: np.ndarray) -> Any:
+            return *super().step(actions)[:-1], self.infos
+
+    inside = SameInfos(2, NEXT_STEP)
+    envs = getattr(vector, name)(inside)
+    source = ActionSource(envs.action_space, 0)
+    envs.reset(seed=0)
+    for _ in range(8):
+        assert "inner" in envs.step(source())[-1]
+    assert list(inside.infos) == ["inner"]
+
+
 def test_a_masked_reset_clears_the_masked_envs_alone() -> None:
     envs = vector.PrevActionWrapper(vector.HybridActionWrapper(sync(2, DISABLED)))
     envs.reset(seed=0)
@@ -318,6 +349,12 @@ def test_zeta_frames_survive_saving() -> None:
     saved = envs.state_dict()
     assert (saved["frames"] < 6).any()  # a step that only resets is no frame
     np.testing.assert_array_equal(envs.current_epsilon, 1.0 - saved["frames"] / 10)
+    before = saved["frames"].copy()
+    envs.step(ACTIONS)
+    envs.step(ACTIONS)
+    assert (envs.state_dict()["frames"] > before).all()
+    np.testing.assert_array_equal(saved["frames"], before)
+    envs.load_state_dict(saved)
     fresh = vector.ZetaRepeatWrapper(NativeDrift(2, NEXT_STEP), epsilon=(1.0, 0.0, 10))
     fresh.load_state_dict(saved)
     np.testing.assert_array_equal(fresh.current_epsilon, envs.current_epsilon)

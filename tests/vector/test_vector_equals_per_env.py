@@ -120,6 +120,13 @@ def test_above_wrappers_of_each_env(outer: list[Layer], inner: Layer, mode: Auto
     assert lockstep(sync(3, mode, per_env([inner, *outer])), envs, mode, at_top=("repeat",)) > 30
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_resets_at_any_time(mode: AutoresetMode) -> None:
+    layers = STACKS["all"]
+    inside = vectorised(sync(3, mode), layers)
+    assert lockstep(sync(3, mode, per_env(layers)), inside, mode, reset_anyway=0.3, steps=150) > 30
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     stack=st.sampled_from(sorted(STACKS)),

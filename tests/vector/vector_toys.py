@@ -208,8 +208,12 @@ def lockstep(
     steps: int = 80,
     seed: int = 3,
     at_top: tuple[str, ...] = (*REPORTED, "repeat"),
+    reset_anyway: float = 0.0,
 ) -> int:
-    """Drive both with the same actions and compare all that they return; the number of episodes that ended."""
+    """Drive both with the same actions and compare all that they return; the number of episodes that ended.
+
+    ``reset_anyway`` is the probability to reset a sub-environment that need not be reset.
+    """
     assert expected.metadata["autoreset_mode"] is mode
     assert actual.metadata["autoreset_mode"] is mode
     assert expected.single_action_space == actual.single_action_space
@@ -219,6 +223,7 @@ def lockstep(
     source = ActionSource(actual.action_space, seed)
     assert_same(expected.reset(seed=seed)[0], actual.reset(seed=seed)[0])
     episodes = 0
+    rng = np.random.default_rng(seed)
     for _ in range(steps):
         actions = source()
         *wanted, wanted_infos = expected.step(actions)
@@ -228,7 +233,10 @@ def lockstep(
         assert got[0] in actual.observation_space
         done = got[2] | got[3]
         episodes += int(done.sum())
-        if mode is AutoresetMode.DISABLED and done.any():
-            observations = [envs.reset(options={"reset_mask": done.copy()})[0] for envs in (expected, actual)]
+        mask = rng.random(len(done)) < reset_anyway
+        if mode is AutoresetMode.DISABLED:
+            mask |= done
+        if mask.any():
+            observations = [envs.reset(options={"reset_mask": mask.copy()})[0] for envs in (expected, actual)]
             assert_same(*observations)
     return episodes
