@@ -25,7 +25,8 @@ def python_blocks(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_run(page):
+def test_examples_run(page, monkeypatch):
+    monkeypatch.chdir(ROOT)  # pages name files as seen from the root of the repository
     test = doctest.DocTestParser().get_doctest(python_blocks(page), {}, page.name, str(page), 0)
     report: list[str] = []
     result = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append)

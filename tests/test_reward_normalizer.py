@@ -78,6 +78,13 @@ def test_constant_data_normalizes_to_zero():
         assert normalizer.std < 1e-6
 
 
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_variance_that_rounding_made_negative_is_zero(shape):
+    normalizer = AdaptiveNormalizer(shape)
+    normalizer.load_state_dict({"count": 1, "first_moment": np.full(shape, 2.0), "second_moment": np.full(shape, 3.9)})
+    assert normalizer.std == 0
+
+
 def test_eps_is_added_to_the_variance():
     normalizer = AdaptiveNormalizer(eps=4.0, clip=None)
     normalizer.update(0.0)
