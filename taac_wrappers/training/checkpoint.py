@@ -382,12 +382,10 @@ class CheckpointStore:
 def _remove(path: Path) -> None:
     """Remove a file or folder if possible: rubbish that stays is swept up the next time."""
     with contextlib.suppress(OSError):
-        if not path.is_dir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
             path.unlink()
-            return
-        if not path.name.startswith(TEMPORARY):  # a generation vanishes at once, never file by file
-            path = path.rename(path.with_name(TEMPORARY + path.name))
-        shutil.rmtree(path)
 
 
 @contextlib.contextmanager

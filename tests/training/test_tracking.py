@@ -16,7 +16,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -88,6 +88,7 @@ def test_every_kind_of_number_is_written_exactly(tmp_path, no_tensorboard):
     assert csv(tmp_path) == HEADER + "".join(f"12,{line}\n" for line in expected) + "13,int,4.0\n"
 
 
+@settings(deadline=None)  # a busy disk is no fault
 @given(value=st.floats())
 def test_values_round_trip(tmp_path_factory, value):
     path = tmp_path_factory.getbasetemp() / "round_trip.csv"
@@ -201,6 +202,7 @@ def test_a_resumed_run_writes_the_same_bytes(tmp_path, no_tensorboard):
         with open(run_dir / "metrics.csv", "ab") as file:
             file.write(b"47,losses/cri")  # torn by a kill
         second = Tracker(run_dir, {}, resume_at=position)
+        assert len(csv(run_dir)) == position
         log(second, range(stop, 100))
         second.close()
         assert csv(run_dir) == csv(tmp_path / "whole")
@@ -530,7 +532,7 @@ def test_the_real_thing_offline(tmp_path):
     environment |= {"HOME": str(tmp_path / "home")}
     (tmp_path / "run").mkdir()
     command = [sys.executable, "-c", OFFLINE_RUN, str(tmp_path / "run")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=80, cwd=Path.cwd())
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=Path.cwd())
     assert done.returncode == 0, done.stderr
     run_id = done.stdout.split()[-1]
     (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
