@@ -369,38 +369,38 @@ def main(args: Args) -> int:
         observation = run.start(state)
 
     replay, counters = state.replay, state.counters
-    metrics: dict[str, Tensor] = {}
-    while run.goes_on(counters):
-        # Act for one frame in every environment: at random at first, then by both stages of the policy.
-        if counters.frames < args.learning_starts:
-            switch = state.rng.random(args.num_envs) < 0.5
-            candidate = state.rng.uniform(action_space.low, action_space.high, state.prev_action.shape)
-            action = np.where(switch[:, None], candidate, state.prev_action).astype(np.float32)
-        else:
-            action, switch = agent.act(observation, state.prev_action)
-        observation, reward, terminated, truncated, infos = envs.step(action)
-        replay.add(action, switch, reward, terminated, truncated, observation)
-        counters.count(switch)
-        state.prev_action = action
-        if (done := terminated | truncated).any():
-            run.log_episodes(counters.frames, infos)
-            observation, _ = envs.reset(options={"reset_mask": done})
-            replay.start(observation, done)
-            state.prev_action = np.where(done[:, None], agent.initial_action(args.num_envs), action)
+    with run:
+        while run.goes_on(counters):
+            # Act for one frame in every environment: at random at first, then by both stages of the policy.
+            if counters.frames < args.learning_starts:
+                switch = state.rng.random(args.num_envs) < 0.5
+                candidate = state.rng.uniform(action_space.low, action_space.high, state.prev_action.shape)
+                action = np.where(switch[:, None], candidate, state.prev_action).astype(np.float32)
+            else:
+                action, switch = agent.act(observation, state.prev_action)
+            observation, reward, terminated, truncated, infos = envs.step(action)
+            replay.add(action, switch, reward, terminated, truncated, observation)
+            counters.count(switch)
+            state.prev_action = action
+            if (done := terminated | truncated).any():
+                run.log_episodes(counters.frames, infos)
+                observation, _ = envs.reset(options={"reset_mask": done})
+                replay.start(observation, done)
+                state.prev_action = np.where(done[:, None], agent.initial_action(args.num_envs), action)
 
-        # Learn: as many updates as these frames call for.
-        if counters.frames >= args.learning_starts:
-            for _ in range(counters.due(args.frames_per_iteration) * args.updates_per_iteration):
-                metrics = learner.update(learner.sample(replay), counters)
+            # Learn: as many updates as these frames call for.
+            if counters.frames >= args.learning_starts:
+                for _ in range(counters.due(args.frames_per_iteration) * args.updates_per_iteration):
+                    state.metrics = learner.update(learner.sample(replay), counters)
 
-        if counters.due(LOG_INTERVAL):
-            run.log_progress(counters, metrics)
-        if counters.due(args.eval_interval) and counters.updates:
-            run.evaluate(counters, agent.policy())
-        if counters.due(args.checkpoint_interval):
-            run.save(state, agent)
+            if counters.due(LOG_INTERVAL):
+                run.log_progress(counters, state.metrics)
+            if counters.due(args.eval_interval) and counters.updates:
+                run.evaluate(counters, agent.policy())
+            if counters.due(args.checkpoint_interval):
+                run.save(state, agent)
 
-    return run.finish(state, agent)
+        return run.finish(state, agent)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import inspect
+import os
+import re
+import shlex
+import shutil
 import signal
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.vector import SyncVectorEnv
@@ -26,6 +34,7 @@ from tqdm import tqdm
 from taac_wrappers.reward_normalizer import AdaptiveNormalizer
 from taac_wrappers.training.checkpoint import (
     CheckpointStore,
+    Loaded,
     flatten_optimizer,
     restore_optimizer,
     restore_rng,
@@ -34,8 +43,8 @@ from taac_wrappers.training.checkpoint import (
 from taac_wrappers.training.envs import make_env, restore_episodes
 from taac_wrappers.training.evaluation import Policy, evaluate
 from taac_wrappers.training.replay import SequenceReplay
-from taac_wrappers.training.tasks import resolve_env_id, simulator_versions
-from taac_wrappers.training.tracking import Tracker, plot_curve, read_config, write_config
+from taac_wrappers.training.tasks import resolve_env_id
+from taac_wrappers.training.tracking import Tracker, plot_curve, read_config, versions, write_config
 
 A = TypeVar("A")
 
@@ -44,7 +53,6 @@ CHANGEABLE_ON_RESUME = {
     *("run_dir", "resume", "track", "wandb_project", "wandb_entity", "capture_video", "device", "threads"),
 }
 """Arguments that may differ from those of the run that is resumed: none of them changes what is learned."""
-
 
 SHOWN = {
     "charts/episodic_return": "return {:.1f}",
@@ -63,7 +71,7 @@ def bad_input() -> Iterator[None]:
     """Whatever is wrong while a run is being set up is the input's fault, and nothing has been written yet."""
     try:
         yield
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, TypeError, OSError, ImportError, gym.error.Error) as error:
         raise BadInput(" ".join(str(error).split())) from error
 
 
@@ -97,18 +105,24 @@ def _defaults(args_type: Any) -> Any:
 
 def from_config(args_type: type[A], run_dir: Path) -> A:
     """The arguments a run was started with, read back from its ``config.json``."""
-    if not (run_dir / "config.json").is_file():
-        raise ValueError(f"--resume: {str(run_dir)!r} is not a run folder (no config.json)")
-    saved = read_config(run_dir)["args"]
+    saved = _read_run(run_dir)["args"]
     fields = {field.name for field in dataclasses.fields(args_type)}  # type: ignore[arg-type]
     if saved.keys() != fields:
         raise ValueError(
             f"--resume: {str(run_dir)!r} is a run of another script or version ({sorted(saved.keys() ^ fields)})"
         )
-    saved["hidden"] = tuple(saved["hidden"])
-    saved["run_dir"] = None if saved["run_dir"] is None else Path(saved["run_dir"])
-    saved["resume"] = run_dir
-    return args_type(**saved)
+    saved |= {"run_dir": None, "resume": run_dir}
+    return args_type(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+
+
+def _read_run(run_dir: Path) -> dict[str, Any]:
+    """The ``config.json`` of a run."""
+    if not (run_dir / "config.json").is_file():
+        raise ValueError(f"--resume: {str(run_dir)!r} is not a run folder (no config.json)")
+    config = read_config(run_dir)
+    if not {"method", "resolved_env_id", "args"} <= config.keys() or not isinstance(config["args"], dict):
+        raise ValueError(f"--resume: {str(run_dir)!r} is not a run folder (its config.json is of something else)")
+    return config
 
 
 def check_common(args: Any) -> None:
@@ -117,6 +131,8 @@ def check_common(args: Any) -> None:
     for name in (positive + "eval_episodes final_episodes checkpoint_interval target_interval threads").split():
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    if args.seed < 0:
+        raise ValueError(f"--seed must not be negative, got {args.seed}")
     for name in ("learning_rate", "gamma", "tau"):
         if not 0 < getattr(args, name) <= 1:
             raise ValueError(f"--{name.replace('_', '-')} must be in (0, 1], got {getattr(args, name)}")
@@ -128,6 +144,12 @@ def check_common(args: Any) -> None:
         raise ValueError(
             f"--buffer-size {args.buffer_size} cannot hold a window of {args.window} for {args.num_envs} envs"
         )
+    if args.total_frames < args.learning_starts:
+        warnings.warn(
+            f"--total-frames {args.total_frames} ends before --learning-starts {args.learning_starts}: "
+            "nothing will be learned",
+            stacklevel=2,
+        )
 
 
 def pick_device(name: str) -> torch.device:
@@ -136,7 +158,7 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()  # torch knows names of devices that are not there, or hold no numbers
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"--device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
     return device
@@ -152,7 +174,8 @@ class Counters:
     repeats: int = 0
     repeats_logged: int = 0
     frames_logged: int = 0
-    good_evaluations: int = 0
+    last_scores: list[float] = field(default_factory=list)
+    """Of the last two evaluations: scores, not whether they were good, because a resumed run may have another goal."""
 
     def count(self, switch: np.ndarray) -> None:
         """Take in one step of every environment; ``switch`` ``[num_envs]`` is false where the action was repeated."""
@@ -179,6 +202,8 @@ class TrainingState:
     envs: SyncVectorEnv
     rng: np.random.Generator
     prev_action: np.ndarray
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Of the last update."""
 
     def __post_init__(self) -> None:
         self.counters = Counters(self.envs.num_envs)
@@ -200,6 +225,7 @@ class TrainingState:
         }
         meta = {
             "counters": dataclasses.asdict(self.counters),
+            "metrics": {name: float(value) for name, value in self.metrics.items()},
             "optimizer": optimizer_meta,
             "rng": rng_meta,
             "normalizer": None if self.normalizer is None else _plain(self.normalizer.state_dict()),
@@ -209,19 +235,23 @@ class TrainingState:
         arrays["prev_action"] = self.prev_action
         store.save(self.counters.frames, tensors | optimizer_tensors | rng_tensors, arrays, meta, self.replay)
 
-    def restore(self, store: CheckpointStore) -> tuple[np.ndarray, dict[str, Any]]:
-        """Bring everything back; returns the current observations and ``extra``."""
-        loaded = store.load()
+    def restore(self, loaded: Loaded) -> np.ndarray:
+        """Bring everything back; returns the current observations."""
         for name, module in self.modules.items():
             prefix = f"{name}."
-            module.load_state_dict(
-                {key.removeprefix(prefix): value for key, value in loaded.tensors.items() if key.startswith(prefix)}
-            )
+            tensors = {
+                key.removeprefix(prefix): value for key, value in loaded.tensors.items() if key.startswith(prefix)
+            }
+            try:
+                module.load_state_dict(tensors)
+            except RuntimeError as error:
+                raise ValueError(f"{loaded.path} does not fit this run: {error}") from error
         restore_optimizer(self.optimizer, loaded.tensors, loaded.meta["optimizer"])
         if self.normalizer is not None:
             self.normalizer.load_state_dict(loaded.meta["normalizer"])
         self.replay.load_chunks(loaded.chunks)
         self.counters = Counters(**loaded.meta["counters"])
+        self.metrics = loaded.meta["metrics"]
         self.prev_action = loaded.arrays["prev_action"]
         episodes = [
             episode | {key: loaded.arrays[f"env.{index}.{key}"] for key in ("actions", "observation")}
@@ -234,11 +264,14 @@ class TrainingState:
             self.replay.start(observation, broken)
             self.prev_action[broken] = 0
         restore_rng(loaded.tensors, loaded.meta["rng"], replay=self.replay.rng, act=self.rng)
-        return observation, loaded.meta["extra"]
+        return observation
 
 
 class Run:
     """A run's folder and everything that is written to it or shown while it goes on.
+
+    Made first, to refuse what cannot work before anything is built; then ``start(state)``; then, inside ``with run:``,
+    which closes whatever has been opened, training while it ``goes_on``, and ``finish``.
 
     Args:
         args: the script's arguments (a dataclass with the common fields).
@@ -246,12 +279,16 @@ class Run:
     """
 
     def __init__(self, args: Any, method: str):
+        if args.capture_video:
+            _render_without_display()  # before anything imports MuJoCo
         self.args, self.method = args, method
-        self.resuming = args.resume is not None
         self.env_id = resolve_env_id(args.env_id)
+        self.resuming = args.resume is not None
         self.folder = self._folder()
         self.store = CheckpointStore(self.folder)
         self.signal: int | None = None
+        self._signal_raises = False
+        self._saved_frame: int | None = None  # of the last checkpoint of this process
         self._shown: dict[str, str] = {}
         if self.resuming:
             self._check_resumable()
@@ -263,13 +300,16 @@ class Run:
     def _folder(self) -> Path:
         if self.resuming:
             return Path(self.args.resume)
+        env = re.sub(r"[/:]", "_", self.env_id)  # of ids such as namespace/name or module:name
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        return Path(self.args.run_dir or f"runs/{self.env_id}__{self.method}__{self.args.seed}__{stamp}")
+        return Path(self.args.run_dir or f"runs/{env}__{self.method}__{self.args.seed}__{stamp}")
 
     def _check_resumable(self) -> None:
-        config = read_config(self.folder)
+        config = _read_run(self.folder)
         if config["method"] != self.method:
             raise ValueError(f"--resume: {str(self.folder)!r} is a run of {config['method']}, not of {self.method}")
+        if self.args.run_dir not in (None, self.folder):
+            raise ValueError(f"--run-dir {self.args.run_dir} is for a new run, but --resume continues {self.folder}")
         asked = _plain(dataclasses.asdict(self.args))
         for name, value in config["args"].items():
             if name not in CHANGEABLE_ON_RESUME and asked[name] != value:
@@ -277,6 +317,8 @@ class Run:
                 raise ValueError(
                     f"--resume: this run has {flag} {value}, got {asked[name]}; start a new run to change it"
                 )
+        if config["resolved_env_id"] != self.env_id:
+            raise ValueError(f"--resume: this run was of {config['resolved_env_id']}, which is now {self.env_id}")
         if not self.store.exists():
             raise ValueError(f"--resume: {str(self.folder)!r} holds no checkpoint yet; start a new run")
 
@@ -285,36 +327,82 @@ class Run:
 
         The folder is created here, after everything else has worked: from now on things are written.
         """
-        extra: dict[str, Any] = {}
-        if self.resuming:
-            observation, extra = state.restore(self.store)
-        else:
-            observation, _ = state.envs.reset(seed=self.args.seed)
-            state.replay.start(observation)
-        self.eval_env = make_env(self.env_id)
-        self.video_env = make_env(self.env_id, video_folder=self.folder / "videos") if self.args.capture_video else None
-        config = {
-            "method": self.method,
-            "env_id": self.args.env_id,
-            "resolved_env_id": self.env_id,
-            "versions": simulator_versions(),
-            "args": _plain(dataclasses.asdict(self.args)),
-        }
-        if not self.resuming:
-            self.folder.mkdir(parents=True)
-            write_config(self.folder, config)
-        self.tracker = Tracker(
-            self.folder,
-            config,
-            track=self.args.track,
-            project=self.args.wandb_project,
-            entity=self.args.wandb_entity,
-            run_id=extra.get("wandb_run_id"),
-            resume_at=extra.get("metrics_position"),
-        )
-        self._handlers = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        self._start_bar(state.counters.frames)
+        with contextlib.ExitStack() as opened:
+            opened.callback(state.envs.close)
+            observation, extra = self._restore(state) if self.resuming else self._begin(state)
+            self.eval_env = make_env(self.env_id)
+            opened.callback(self.eval_env.close)
+            with self._written_folder() as config:
+                if self.args.capture_video:
+                    self._check_rendering()
+                self.tracker = Tracker(
+                    self.folder,
+                    config,
+                    track=self.args.track,
+                    project=self.args.wandb_project,
+                    entity=self.args.wandb_entity,
+                    run_id=extra.get("wandb_run_id"),
+                    resume_at=extra.get("metrics_position"),
+                )
+            opened.callback(self.tracker.close)
+            self._catch_signals(opened)
+            self._start_bar(state.counters.frames)
+            opened.callback(self.bar.close)
+            self._opened = opened.pop_all()
         return observation
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def _begin(self, state: TrainingState) -> tuple[np.ndarray, dict[str, Any]]:
+        observation, _ = state.envs.reset(seed=self.args.seed)
+        state.replay.start(observation)
+        return observation, {}
+
+    def _restore(self, state: TrainingState) -> tuple[np.ndarray, dict[str, Any]]:
+        loaded = self.store.load()
+        extra = loaded.meta["extra"]
+        if extra["env_id"] != self.env_id:
+            raise ValueError(f"--resume: {loaded.path} is a checkpoint of {extra['env_id']}, not of {self.env_id}")
+        return state.restore(loaded), extra
+
+    @contextlib.contextmanager
+    def _written_folder(self) -> Iterator[dict[str, Any]]:
+        """The folder, and what its ``config.json`` will say once the rest has worked; if it fails, all is as before."""
+        args = _plain(dataclasses.asdict(self.args)) | {"run_dir": str(self.folder), "resume": None}
+        if self.resuming:  # its other entries tell how the run began
+            config = _read_run(self.folder) | {"args": args}
+        else:
+            ids = {"env_id": self.args.env_id, "resolved_env_id": self.env_id}
+            config = {"method": self.method, **ids, "versions": versions(), "args": args}
+            try:
+                self.folder.mkdir(parents=True)
+            except OSError as error:
+                raise OSError(f"--run-dir: cannot create {str(self.folder)!r}: {error.strerror}") from error
+        try:
+            yield config
+            write_config(self.folder, config)
+        except BaseException:
+            if not self.resuming:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+
+    def _catch_signals(self, opened: contextlib.ExitStack) -> None:
+        """Ctrl-C and SIGTERM end the run after the current frame; Python lets only the main thread catch them."""
+        self._handlers: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._handlers[number] = signal.signal(number, self._on_signal)
+                opened.callback(signal.signal, number, self._handlers[number])
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        self.signal = number
+        signal.signal(number, self._handlers[number])  # who asks a second time does not want to wait
+        if self._signal_raises:
+            raise KeyboardInterrupt
 
     def _start_bar(self, frame: int) -> None:
         interactive = sys.stderr.isatty()
@@ -329,14 +417,14 @@ class Run:
         )
         self._started_at, self._started_frame = time.monotonic(), frame
 
-    def _on_signal(self, number: int, _: Any) -> None:
-        self.signal = number
-
     def goes_on(self, counters: Counters) -> bool:
         """Whether there are frames left to train on, and nobody has asked to stop; moves the progress bar."""
         self.bar.update(counters.frames - self.bar.n)
-        solved = self.args.stop_at_score is not None and counters.good_evaluations >= 2
-        return counters.frames < self.args.total_frames and not solved and self.signal is None
+        return counters.frames < self.args.total_frames and not self._solved(counters) and self.signal is None
+
+    def _solved(self, counters: Counters) -> bool:
+        goal = self.args.stop_at_score
+        return goal is not None and len(counters.last_scores) == 2 and min(counters.last_scores) >= goal
 
     def log(self, frame: int, metrics: Mapping[str, Any]) -> None:
         """Record metrics, and show those that the progress bar has room for."""
@@ -371,36 +459,82 @@ class Run:
         result = evaluate(policy, self.eval_env, self.args.eval_episodes, seed=self.args.seed)
         self.log(counters.frames, _evaluation_metrics(result))
         self.tracker.flush()
-        goal = self.args.stop_at_score
-        counters.good_evaluations = counters.good_evaluations + 1 if goal is not None and result["score"] >= goal else 0
-        if self.video_env is not None:
-            evaluate(policy, self.video_env, 1, seed=self.args.seed)
+        counters.last_scores = [*counters.last_scores[-1:], result["score"]]
+        if self.args.capture_video:
+            self._film(counters, policy)
+
+    def _film(self, counters: Counters, policy: Policy) -> None:
+        env = make_env(self.env_id, video_folder=self.folder / "videos" / f"frame-{counters.frames}")
+        try:
+            evaluate(policy, env, 1, seed=self.args.seed)
+        finally:
+            env.close()  # writes the video
+
+    def _check_rendering(self) -> None:
+        """Fail now rather than at the first evaluation."""
+        try:
+            env = make_env(self.env_id, video_folder=self.folder / "videos")
+            try:
+                env.unwrapped.reset()
+                env.unwrapped.render()
+            finally:
+                env.close()
+        except Exception as error:
+            raise ValueError(f"--capture-video: {self.env_id} cannot be filmed: {error}") from error
 
     def save(self, state: TrainingState, agent: Any) -> None:
-        """Write a checkpoint, and the agent as it is now."""
-        state.save(self.store, {"metrics_position": self.tracker.position(), "wandb_run_id": self.tracker.run_id})
+        """Write a checkpoint, and the agent as it is now; a disk that takes neither does not end the training."""
+        try:
+            self._save(state, agent)
+        except OSError as error:
+            tqdm.write(f"{error}; training goes on", file=sys.stderr)
+
+    def _save(self, state: TrainingState, agent: Any) -> None:
+        extra = {
+            "env_id": self.env_id,
+            "metrics_position": self.tracker.position(),
+            "wandb_run_id": self.tracker.run_id,
+        }
+        state.save(self.store, extra)
         agent.save(self.folder / "agent.safetensors")
+        self._saved_frame = state.counters.frames
 
     def finish(self, state: TrainingState, agent: Any) -> int:
         """Save, evaluate for the last time, draw the curve and say how it went; returns the exit code."""
-        if self.store.newest_frame() != state.counters.frames:
-            self.save(state, agent)
+        counters = state.counters
+        if self._saved_frame != counters.frames:
+            self._save(state, agent)
         self.bar.close()
         if self.signal is None:
-            result = evaluate(agent.policy(), self.eval_env, self.args.final_episodes, seed=self.args.seed + 1)
-            self.tracker.log(state.counters.frames, _evaluation_metrics(result, "final"))
-            print(report(result))
-        self.tracker.close()
+            with contextlib.suppress(KeyboardInterrupt):
+                self._last_evaluation(counters, agent.policy())
+        self.tracker.flush()
         print(f"curve: {plot_curve(self.folder)}\nagent: {self.folder / 'agent.safetensors'}")
-        for env in (state.envs, self.eval_env, self.video_env):
-            if env is not None:
-                env.close()
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
         if self.signal is None:
             return 0
-        print(f"interrupted and saved; continue with: python {sys.argv[0]} --resume {self.folder}")
+        print(f"interrupted and saved; continue with: {self._resume_command()}")
         return 128 + self.signal
+
+    def _last_evaluation(self, counters: Counters, policy: Policy) -> None:
+        """Everything is saved already, so this may be interrupted at any moment."""
+        if counters.frames < self.args.total_frames:
+            print(f"stopped at frame {counters.frames}: two evaluations reached a score of {self.args.stop_at_score}")
+        self._signal_raises = True
+        result = evaluate(policy, self.eval_env, self.args.final_episodes, seed=self.args.seed + 1)
+        self._signal_raises = False
+        self.tracker.log(counters.frames, _evaluation_metrics(result, "final"))
+        print(report(result))
+
+    def _resume_command(self) -> str:
+        script = inspect.getfile(type(self.args))  # not sys.argv: somebody else's program may have called main()
+        nearer = os.path.relpath(script)
+        return shlex.join(["python", min(script, nearer, key=len), "--resume", str(self.folder)])
+
+
+def _render_without_display() -> None:
+    """MuJoCo chooses how to render when it is imported, and without a display what it chooses fails."""
+    if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 def _evaluation_metrics(result: Mapping[str, Any], prefix: str = "eval") -> dict[str, float]:
