@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from taac_wrappers.agent.distributions import SquashedGaussian
@@ -208,7 +208,7 @@ class TAACAgent(nn.Module):
         path = Path(path)
         temporary = path.with_name(path.name + ".tmp")
         try:
-            save_file(tensors, temporary, metadata={"format": FORMAT, "config": json.dumps(config)})
+            temporary.write_bytes(save(tensors, metadata={"format": FORMAT, "config": json.dumps(config)}))
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
