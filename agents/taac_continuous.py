@@ -3,8 +3,8 @@
 At every frame the actor proposes a new action a_hat, and a switch decides between it and the previous action a_prev
 by comparing their Q values (Eq. 2). Repeating on and on is temporal abstraction; deciding anew at every frame keeps
 the loop closed. Policy evaluation follows recorded repetitions through several frames (compare-through, Eq. 4),
-policy improvement is SAC's with a factor beta (Eq. 6), and two temperatures hold the two entropies at their targets
-(Eq. 7).
+policy improvement is SAC's with a factor beta (Eq. 7), and two temperatures hold the two entropies at their targets
+(Eq. 8).
 
     python agents/taac_continuous.py --env-id MountainCarContinuous-v0
     python agents/taac_continuous.py --env-id FetchPush-v2 --seed 1 --track
@@ -166,7 +166,7 @@ class Decisions:
     candidate: Tensor  # [S, A] a_hat ~ pi(. | s, a_prev)
     log_prob: Tensor  # [S] log pi(a_hat | s, a_prev)
     q_new: Tensor  # [S] Q(s, a_hat), twin minimum of the online critics; has a gradient to the actor
-    beta: Tensor  # [S] probability beta*_1 of executing a_hat, Eq. 10; no gradient
+    beta: Tensor  # [S] probability beta*_1 of executing a_hat, Eq. 13; no gradient
 
 
 def decide(agent: TAACAgent, observation: Tensor, prev_action: Tensor) -> Decisions:
@@ -233,7 +233,7 @@ def critic_loss(agent: TAACAgent, batch: Batch, target: Tensor) -> Tensor:
 
 
 def actor_loss(agent: TAACAgent, at: Decisions, acting: Tensor) -> Tensor:
-    """Eq. 6: SAC's loss, except that Q counts only as often as the switch lets the new action through."""
+    """Eq. 7: SAC's loss, except that Q counts only as often as the switch lets the new action through."""
     temperature = agent.log_action_temperature.detach().exp()
     loss = temperature * at.log_prob - at.beta * at.q_new
     assert loss.shape == acting.shape
@@ -241,7 +241,7 @@ def actor_loss(agent: TAACAgent, at: Decisions, acting: Tensor) -> Tensor:
 
 
 def temperature_loss(agent: TAACAgent, at: Decisions, acting: Tensor, entropy_targets: tuple[float, float]) -> Tensor:
-    """Eq. 7: each temperature falls while its entropy is above the target and rises while it is below."""
+    """Eq. 8: each temperature falls while its entropy is above the target and rises while it is below."""
     switch_target, action_target = entropy_targets
     switch_surplus = ((binary_entropy(at.beta) - switch_target) * acting).mean()
     action_surplus = ((-at.log_prob.detach() - action_target) * acting).mean()

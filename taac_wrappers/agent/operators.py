@@ -44,7 +44,7 @@ def switch_probability(
 
 
 def binary_entropy(probability: Tensor) -> Tensor:
-    """Entropy of a coin in nats, exact also at 0 and 1: H(beta) of the temperature loss (Eq. 7)."""
+    """Entropy of a coin in nats, exact also at 0 and 1: H(beta) of the temperature loss (Eq. 8)."""
     return torch.special.entr(probability) + torch.special.entr(1 - probability)
 
 
@@ -148,7 +148,7 @@ def _check_rows(reward: Tensor, flags: dict[str, Tensor], **values: Tensor) -> N
 
 
 def continuous_entropy_target(low, high, delta: float) -> float:
-    """Entropy of a uniform density on the fraction ``delta`` of each dimension's range (paper, Eq. 12).
+    """Entropy of a uniform density on the fraction ``delta`` of each dimension's range (paper, Eq. 14).
 
     >>> round(continuous_entropy_target([-1.0, -1.0], [1.0, 1.0], 0.184), 3)  # the usual -1 per dimension
     -1.999
@@ -162,7 +162,7 @@ def continuous_entropy_target(low, high, delta: float) -> float:
 
 
 def discrete_entropy_target(n: int, delta: float) -> float:
-    """Entropy of a choice among ``n`` that leaves ``delta`` to all but its favourite (paper, Eq. 13).
+    """Entropy of a choice among ``n`` that leaves ``delta`` to all but its favourite (paper, Eq. 15).
 
     >>> round(discrete_entropy_target(2, 0.05), 4)
     0.1985
