@@ -225,7 +225,7 @@ class TrainingState:
         }
         meta = {
             "counters": dataclasses.asdict(self.counters),
-            "metrics": {name: float(value) for name, value in self.metrics.items()},
+            "metrics": [[name, float(value)] for name, value in self.metrics.items()],  # pairs keep their order
             "optimizer": optimizer_meta,
             "rng": rng_meta,
             "normalizer": None if self.normalizer is None else _plain(self.normalizer.state_dict()),
@@ -251,7 +251,7 @@ class TrainingState:
             self.normalizer.load_state_dict(loaded.meta["normalizer"])
         self.replay.load_chunks(loaded.chunks)
         self.counters = Counters(**loaded.meta["counters"])
-        self.metrics = loaded.meta["metrics"]
+        self.metrics = dict(loaded.meta["metrics"])
         self.prev_action = loaded.arrays["prev_action"]
         episodes = [
             episode | {key: loaded.arrays[f"env.{index}.{key}"] for key in ("actions", "observation")}

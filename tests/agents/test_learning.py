@@ -1,0 +1,105 @@
+"""TAAC learns: what to do, when to hold, and when not to. Each task takes seconds, and its best score is known."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from taac_wrappers.training.tracking import read_metrics
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "agents"))
+
+from taac_continuous import Args, main
+
+LENGTH = 20
+
+
+class Match(gym.Env):
+    """Match a target in [-1, 1] with the action: every frame pays 1 - |target - action|, at most 1.
+
+    Args:
+        redraw: a new target at every frame, rather than one per episode.
+        change_cost: what every change of the action costs, from an episode's second frame on.
+    """
+
+    def __init__(self, redraw: bool = False, change_cost: float = 0.0):
+        self.redraw, self.change_cost = redraw, change_cost
+        self.observation_space = Box(-1.0, 1.0, (2,))  # the target and the previous action
+        self.action_space = Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self.target, self.previous, self.frame = self.np_random.uniform(-1, 1), 0.0, 0
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray):
+        action = action.item()
+        changed = self.frame > 0 and action != self.previous
+        reward = 1 - abs(self.target - action) - self.change_cost * changed
+        self.previous = action
+        self.frame += 1
+        if self.redraw:
+            self.target = self.np_random.uniform(-1, 1)
+        return self._observe(), reward, False, self.frame == LENGTH, {}
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self.target, self.previous], np.float32)
+
+
+gym.register("test_learning/Identity-v0", Match)
+gym.register("test_learning/Hold-v0", Match, kwargs={"change_cost": 1.0})
+gym.register("test_learning/Redraw-v0", Match, kwargs={"redraw": True})
+
+
+def train(env_id: str, run_dir: Path, **changes: Any) -> dict[str, float]:
+    """Train for a few thousand frames; the last evaluation, of 50 episodes."""
+    args = replace(
+        Args.for_task(env_id),
+        total_frames=3000,
+        learning_starts=500,
+        buffer_size=10_000,
+        batch_size=64,
+        hidden=(64, 64),
+        learning_rate=3e-3,
+        gamma=0.8,
+        eval_interval=10**6,
+        final_episodes=50,
+        run_dir=run_dir,
+    )
+    assert main(replace(args, **changes)) == 0
+    metrics = read_metrics(run_dir / "metrics.csv")
+    return {name.removeprefix("final/"): values[-1] for name, (_, values) in metrics.items() if "final/" in name}
+
+
+# The best return is 20 in all three tasks. Zero forever earns 10 on average, because the mean of |target| is 1/2.
+
+
+@pytest.mark.parametrize("task", ["Identity", "Hold", "Redraw"])
+@pytest.mark.filterwarnings("ignore:.*nothing will be learned")
+def test_no_task_is_solved_without_learning(task, tmp_path):
+    assert train(f"test_learning/{task}-v0", tmp_path / "run", total_frames=20)["score"] < 14
+
+
+def test_matches_a_target(tmp_path):
+    assert train("test_learning/Identity-v0", tmp_path / "run")["score"] > 19
+
+
+def test_holds_where_changing_costs(tmp_path):
+    """Matching perfectly but with another action at every frame would earn 1."""
+    result = train("test_learning/Hold-v0", tmp_path / "run", total_frames=4000)
+    assert result["repeat_fraction"] > 0.8
+    assert result["score"] > 18
+
+
+def test_acts_anew_where_every_frame_needs_it(tmp_path):
+    """Holding the best action earns 10."""
+    result = train("test_learning/Redraw-v0", tmp_path / "run")
+    assert result["repeat_fraction"] < 0.2
+    assert result["score"] > 19
