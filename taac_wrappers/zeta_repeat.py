@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
+from taac_wrappers._exploration import ExploratoryHold, UniformStream
 from taac_wrappers._repeat import executed_action_space, was_repeated
 from taac_wrappers._validation import (
     ActionCheck,
@@ -20,9 +19,6 @@ from taac_wrappers._validation import (
     require_schedule,
     require_state,
 )
-
-# Separates this wrapper's random stream from that of the environment, which is seeded with the same number.
-_SPAWN_KEY = (0x7A657461,)
 
 
 class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
@@ -87,16 +83,15 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         schedule = require_schedule("epsilon", epsilon)
         mu = require_float("mu", mu, above=0)
         max_repeat = require_int("max_repeat", max_repeat, minimum=1)
-        require_bounded("ZetaRepeatWrapper", env.action_space)
+        space = require_bounded("ZetaRepeatWrapper", env.action_space)
         recorded = schedule if isinstance(epsilon, (tuple, list)) else schedule[0]
         RecordConstructorArgs.__init__(self, epsilon=recorded, mu=mu, max_repeat=max_repeat)
         gym.Wrapper.__init__(self, env)
         self.executed_action_space = executed_action_space(env)
         self._copy_action = ActionCheck(env.action_space)
         self._schedule = schedule
-        weights = np.arange(1, max_repeat + 1, dtype=np.float64) ** -mu
-        self._duration_cdf: list[float] = (weights / weights.sum()).cumsum().tolist()
-        self._rng = np.random.default_rng()
+        self._draw_hold = ExploratoryHold(space, mu=mu, longest=max_repeat)
+        self._uniform = UniformStream()
         self._frames = 0
         self._begin_episode()
 
@@ -110,7 +105,7 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         """Reset the environment and end a running hold; a ``seed`` also restarts this wrapper's own random stream."""
         result = self.env.reset(seed=seed, options=options)
         if seed is not None:
-            self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_SPAWN_KEY))
+            self._uniform = UniformStream(seed)
         self._begin_episode()
         return result
 
@@ -118,10 +113,10 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         """Execute ``action``, or the exploratory one in its place."""
         current = self._copy_action(action)
         held = self._remaining > 0
-        exploring = held or self._rng.random() < self.current_epsilon
+        exploring = held or self._uniform() < self.current_epsilon
         if exploring:
             if not held:
-                self._exploratory_action, self._remaining = self._draw_action(), self._draw_duration()
+                self._exploratory_action, self._remaining = self._draw_hold(self._uniform)
             self._remaining -= 1
             current = self._exploratory_action.copy()
         observation, reward, terminated, truncated, inner = self.env.step(current)
@@ -144,18 +139,3 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         self._exploratory_action = None
         self._remaining = 0
         self._previous_executed = None
-
-    def _draw_action(self) -> Any:
-        space = self.env.action_space
-        if isinstance(space, spaces.Discrete):
-            return space.start + self._rng.integers(space.n)
-        assert isinstance(space, spaces.Box)
-        share = self._rng.random(space.shape)
-        # Weighting the two bounds cannot overflow as their difference can, but it can round to just outside of them.
-        drawn = np.array(share * space.high + (1 - share) * space.low, dtype=space.dtype)
-        return np.asarray(np.minimum(np.maximum(drawn, space.low), space.high))
-
-    def _draw_duration(self) -> int:
-        # The last sum may round to less than 1, so a draw above it counts for the longest duration.
-        longest = len(self._duration_cdf)
-        return min(bisect_right(self._duration_cdf, self._rng.random()) + 1, longest)

@@ -98,8 +98,7 @@ class PrevActionWrapper(EpisodicVectorWrapper):
         sent = self._copy_actions(actions) if self._copy_actions else actions
         observations, rewards, terminated, truncated, infos = self.env.step(sent)
         masks = self._masks(terminated, truncated)
-        if masks.ghosts < self.num_envs:
-            self._show(executed_actions(infos, self.env, sent), masks)
+        self._show(executed_actions(infos, self.env, sent), masks)
         if "final_obs" in infos:
             infos = {**infos, "final_obs": self._final(infos["final_obs"], masks.done)}
         self._begin_episodes(masks.began)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import VectorEnv
 
+from taac_wrappers._exploration import ExploratoryHold, UniformStream
 from taac_wrappers._validation import (
     ActionCheck,
     require_bounded,
@@ -19,8 +19,6 @@ from taac_wrappers._validation import (
 )
 from taac_wrappers.vector._autoreset import require_vector_env, reset_mask, reset_seeds
 from taac_wrappers.vector._executed import RepeatVectorWrapper
-
-_SPAWN_KEY = (0x7A657461,)
 
 
 class ZetaRepeatWrapper(RepeatVectorWrapper):
@@ -74,15 +72,14 @@ class ZetaRepeatWrapper(RepeatVectorWrapper):
         schedule = require_schedule("epsilon", epsilon)
         mu = require_float("mu", mu, above=0)
         max_repeat = require_int("max_repeat", max_repeat, minimum=1)
-        require_bounded("vector.ZetaRepeatWrapper", env.single_action_space)
+        space = require_bounded("vector.ZetaRepeatWrapper", env.single_action_space)
         recorded = schedule if isinstance(epsilon, (tuple, list)) else schedule[0]
         RecordConstructorArgs.__init__(self, epsilon=recorded, mu=mu, max_repeat=max_repeat)
         super().__init__(env)
         self._check_actions = ActionCheck(env.action_space)
         self._schedule = schedule
-        weights = np.arange(1, max_repeat + 1, dtype=np.float64) ** -mu
-        self._duration_cdf = (weights / weights.sum()).cumsum()
-        self._rngs = [np.random.default_rng() for _ in range(self.num_envs)]
+        self._draw_hold = ExploratoryHold(space, mu=mu, longest=max_repeat)
+        self._uniforms = [UniformStream() for _ in range(self.num_envs)]
         self._frames = np.zeros(self.num_envs, np.int64)
         self._remaining = np.zeros(self.num_envs, np.int64)
         self._exploratory = np.zeros(env.action_space.shape, env.action_space.dtype)  # type: ignore[type-var,arg-type]
@@ -104,7 +101,7 @@ class ZetaRepeatWrapper(RepeatVectorWrapper):
         result = super().reset(seed=seed, options=options)
         for i in np.flatnonzero(mask):
             if seeds[i] is not None:
-                self._rngs[i] = np.random.default_rng(np.random.SeedSequence(seeds[i], spawn_key=_SPAWN_KEY))
+                self._uniforms[i] = UniformStream(seeds[i])
         return result
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -113,8 +110,7 @@ class ZetaRepeatWrapper(RepeatVectorWrapper):
         held = self._remaining > 0
         exploring = held.copy()
         for i in self._hits(np.flatnonzero(~(held | self._ghosts))):
-            self._exploratory[i] = self._draw_action(self._rngs[i])
-            self._remaining[i] = self._draw_duration(self._rngs[i])
+            self._exploratory[i], self._remaining[i] = self._draw_hold(self._uniforms[i])
             exploring[i] = True
         if np.count_nonzero(exploring):
             current[exploring] = self._exploratory[exploring]
@@ -141,18 +137,5 @@ class ZetaRepeatWrapper(RepeatVectorWrapper):
 
     def _hits(self, free: np.ndarray) -> np.ndarray:
         """Test epsilon once in each of the sub-environments ``free`` (indices); return those where it hits."""
-        draws = [self._rngs[i].random() for i in free.tolist()]
+        draws = [self._uniforms[i]() for i in free.tolist()]
         return free[np.array(draws) < self.current_epsilon[free]]
-
-    def _draw_action(self, rng: np.random.Generator) -> Any:
-        space = self.env.single_action_space
-        if isinstance(space, spaces.Discrete):
-            return space.start + rng.integers(space.n)
-        assert isinstance(space, spaces.Box)
-        share = rng.random(space.shape)
-        drawn = (share * space.high + (1 - share) * space.low).astype(space.dtype)
-        return np.clip(drawn, space.low, space.high)
-
-    def _draw_duration(self, rng: np.random.Generator) -> int:
-        longest = len(self._duration_cdf) - 1
-        return 1 + min(int(np.searchsorted(self._duration_cdf, rng.random(), side="right")), longest)

@@ -1,0 +1,64 @@
+"""The random draws of zeta exploration, for one environment and for each sub-environment of many."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+# Separates these random streams from that of the environment, which is seeded with the same number.
+_SPAWN_KEY = (0x7A657461,)
+_BLOCK = 256
+
+
+class UniformStream:
+    """A seeded stream of uniform numbers in [0, 1): ``stream()`` is the next one.
+
+    They are drawn in blocks, because most of what a single draw costs is the call.
+
+    >>> first, second = UniformStream(7), UniformStream(7)
+    >>> [first() for _ in range(300)] == [second() for _ in range(300)]
+    True
+    """
+
+    def __init__(self, seed: int | None = None):
+        """Begin the stream of ``seed``; None takes fresh entropy."""
+        self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_SPAWN_KEY))
+        self._block: list[float] = []
+
+    def __call__(self) -> float:
+        if not self._block:
+            self._block = self._rng.random(_BLOCK)[::-1].tolist()
+        return self._block.pop()
+
+
+class ExploratoryHold:
+    """Draws a uniform action of ``space`` and how long to hold it: P(n) proportional to ``n ** -mu`` up to ``longest``.
+
+    >>> hold = ExploratoryHold(spaces.Box(-1, 1, (2,)), mu=2.0, longest=5)
+    >>> action, duration = hold(UniformStream(0))
+    >>> action.dtype, action.shape, 1 <= duration <= 5
+    (dtype('float32'), (2,), True)
+    """
+
+    def __init__(self, space: spaces.Box | spaces.Discrete, *, mu: float, longest: int):
+        self._space = space
+        weights = np.arange(1, longest + 1, dtype=np.float64) ** -mu
+        self._duration_cdf: list[float] = (weights / weights.sum()).cumsum().tolist()
+
+    def __call__(self, uniform: UniformStream) -> tuple[Any, int]:
+        action = self._action(uniform)
+        # The last sum may round to less than 1, so a draw above it counts for the longest duration.
+        longest = len(self._duration_cdf)
+        return action, min(bisect_right(self._duration_cdf, uniform()) + 1, longest)
+
+    def _action(self, uniform: UniformStream) -> Any:
+        space = self._space
+        if isinstance(space, spaces.Discrete):
+            return space.start + space.dtype.type(uniform() * int(space.n))
+        share = np.array([uniform() for _ in range(space.low.size)]).reshape(space.shape)
+        # Weighting the two bounds cannot overflow as their difference can, but it can round to just outside of them.
+        drawn = np.array(share * space.high + (1 - share) * space.low, dtype=space.dtype)
+        return np.asarray(np.minimum(np.maximum(drawn, space.low), space.high))
