@@ -340,18 +340,19 @@ def test_save_and_load_bring_everything_back(tmp_path):
     np.testing.assert_array_equal(outputs[0][1], outputs[1][1])
 
 
-@pytest.mark.parametrize("step", ["save_file", "replace"])
+@pytest.mark.parametrize("step", ["write", "replace"])
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, step):
     path = tmp_path / "agent.safetensors"
     make_agent(seed=1).save(path)
     before = path.read_bytes()
 
-    def fail(first, second, **_):
-        if step == "save_file":
-            Path(second).write_bytes(b"half")
+    def fail(target, _):
+        if step == "write":
+            with open(target, "wb") as file:
+                file.write(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(*((taac, "save_file") if step == "save_file" else (taac.os, "replace")), fail)
+    monkeypatch.setattr(*((Path, "write_bytes") if step == "write" else (taac.os, "replace")), fail)
     with pytest.raises(OSError, match="disk full"):
         make_agent(seed=2).save(path)
     assert path.read_bytes() == before
