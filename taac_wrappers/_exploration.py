@@ -45,6 +45,8 @@ class ExploratoryHold:
 
     def __init__(self, space: spaces.Box | spaces.Discrete, *, mu: float, longest: int):
         self._space = space
+        if isinstance(space, spaces.Box):
+            self._ends = list(zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True))
         weights = np.arange(1, longest + 1, dtype=np.float64) ** -mu
         self._duration_cdf: list[float] = (weights / weights.sum()).cumsum().tolist()
 
@@ -58,7 +60,9 @@ class ExploratoryHold:
         space = self._space
         if isinstance(space, spaces.Discrete):
             return space.start + space.dtype.type(uniform() * int(space.n))
-        share = np.array([uniform() for _ in range(space.low.size)]).reshape(space.shape)
-        # Weighting the two bounds cannot overflow as their difference can, but it can round to just outside of them.
-        drawn = np.array(share * space.high + (1 - share) * space.low, dtype=space.dtype)
-        return np.asarray(np.minimum(np.maximum(drawn, space.low), space.high))
+        return np.array([_between(*ends, uniform()) for ends in self._ends], dtype=space.dtype).reshape(space.shape)
+
+
+def _between(low: float, high: float, share: float) -> float:
+    # Weighting the two bounds cannot overflow as their difference can, but it can round to just outside of them.
+    return min(max(share * high + (1 - share) * low, low), high)

@@ -6,6 +6,7 @@ from typing import Any, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
 from taac_wrappers._exploration import ExploratoryHold, UniformStream
@@ -89,7 +90,9 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         gym.Wrapper.__init__(self, env)
         self.executed_action_space = executed_action_space(env)
         self._copy_action = ActionCheck(env.action_space)
-        self._schedule = schedule
+        # The copy of a Discrete action, a NumPy integer, would be no array.
+        self._as_array = np.array if isinstance(space, spaces.Discrete) else np.ndarray.copy
+        self._start, self._end, self._schedule_frames = schedule
         self._draw_hold = ExploratoryHold(space, mu=mu, longest=max_repeat)
         self._uniform = UniformStream()
         self._frames = 0
@@ -98,8 +101,9 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
     @property
     def current_epsilon(self) -> float:
         """The probability to explore at the present frame."""
-        start, end, frames = self._schedule
-        return end if self._frames >= frames else start + (end - start) * self._frames / frames
+        if self._frames >= self._schedule_frames:
+            return self._end
+        return self._start + (self._end - self._start) * self._frames / self._schedule_frames
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment and end a running hold; a ``seed`` also restarts this wrapper's own random stream."""
@@ -113,14 +117,17 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         """Execute ``action``, or the exploratory one in its place."""
         current = self._copy_action(action)
         held = self._remaining > 0
-        exploring = held or self._uniform() < self.current_epsilon
+        # Most frames come after the schedule; they need not pay for the call of the property.
+        epsilon = self._end if self._frames >= self._schedule_frames else self.current_epsilon
+        exploring = held or self._uniform() < epsilon
         if exploring:
             if not held:
                 self._exploratory_action, self._remaining = self._draw_hold(self._uniform)
             self._remaining -= 1
             current = self._exploratory_action.copy()
+        executed = self._as_array(current)
         observation, reward, terminated, truncated, inner = self.env.step(current)
-        info = {"frames": 1, "executed_action": np.array(current), "repeated": held, **inner, "exploring": exploring}
+        info = {"frames": 1, "executed_action": executed, "repeated": held, **inner, "exploring": exploring}
         if "executed_action" in inner:
             info["repeated"] = was_repeated(held, inner, self._previous_executed)
             self._previous_executed = inner["executed_action"].copy()
