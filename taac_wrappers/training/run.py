@@ -412,8 +412,9 @@ class Run:
             unit="frame",
             desc=self.env_id,
             mininterval=0.5 if interactive else 30.0,
+            maxinterval=60.0,
             dynamic_ncols=interactive,
-            smoothing=0.05,
+            smoothing=0.3,  # the first, random frames are much faster: the estimate has to forget them soon
         )
         self._started_at, self._started_frame = time.monotonic(), frame
 

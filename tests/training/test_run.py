@@ -22,6 +22,7 @@ from torch import nn
 
 from taac_wrappers import AdaptiveNormalizer
 from taac_wrappers.training import run as run_module
+from taac_wrappers.training.checkpoint import CheckpointStore, Loaded
 from taac_wrappers.training.envs import make_vector_env
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.run import (
@@ -376,7 +377,15 @@ def test_resume_from_the_older_checkpoint_if_the_newest_is_damaged():
 def test_an_episode_that_cannot_be_repeated_is_cut_off(monkeypatch):
     main(Args(run_dir=Path("run"), total_frames=10))
     monkeypatch.setattr(Drift, "luck", 0.5)
-    frames = []
+    restore, frames = TrainingState.restore, []
+
+    def restored(state: TrainingState, loaded: Loaded) -> np.ndarray:
+        assert loaded.arrays["prev_action"] != 0
+        observation = restore(state, loaded)
+        assert state.prev_action == 0
+        return observation
+
+    monkeypatch.setattr(TrainingState, "restore", restored)
     with pytest.warns(UserWarning, match="did not repeat its episode of 3 frames"):
         main(Args(resume=Path("run")), lambda c: frames.append(c.frames))
     lengths = read_metrics(Path("run/metrics.csv"))["charts/episodic_length"]
@@ -443,10 +452,13 @@ def test_a_second_ctrl_c_does_not_wait():
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        main(Args(run_dir=Path("run")), impatient)
-    assert signal.getsignal(signal.SIGINT) is before
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            main(Args(run_dir=Path("run")), impatient)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_runs_in_a_thread_without_touching_signals():
@@ -478,8 +490,6 @@ def test_nothing_stays_open(fails):
 
 
 def test_a_full_disk_does_not_end_the_training_before_its_end(monkeypatch, capsys):
-    from taac_wrappers.training.checkpoint import CheckpointStore
-
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
