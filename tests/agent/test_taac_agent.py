@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import io
 import json
 import math
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import taac_continuous as script
 import torch
 from gymnasium import spaces
 from safetensors.torch import load_file, save_file
@@ -22,7 +21,6 @@ from taac_wrappers.training.replay import SequenceReplay
 
 OBSERVATIONS = spaces.Box(-1, 1, (3,))
 ACTIONS = spaces.Box(np.array([-1.0, 0.5], np.float32), np.array([1.0, 2.5], np.float32))
-SCRIPT = Path(__file__).parents[2] / "agents" / "taac_continuous.py"
 
 
 def make_agent(seed: int = 1, **kwargs) -> TAACAgent:
@@ -448,15 +446,6 @@ def test_load_refuses_what_only_looks_like_an_agent(tmp_path, damage):
 # --- The training script's gradients ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("taac_continuous", SCRIPT)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
 @pytest.fixture
 def scene():
     """A float64 agent, states to train the actor at (one of them an episode's end), and the noise's seed."""
@@ -489,7 +478,7 @@ def slope(objective, parameter: torch.Tensor, direction: torch.Tensor, step: flo
     return (sides[0] - sides[1]) / (2 * step)
 
 
-def test_the_actor_gradient_is_the_papers(script, scene):
+def test_the_actor_gradient_is_the_papers(scene):
     agent, observation, prev_action, acting = scene
     torch.manual_seed(7)
     decisions = script.decide(agent, observation, prev_action)
@@ -521,7 +510,7 @@ def test_the_actor_gradient_is_the_papers(script, scene):
                 assert derivative == pytest.approx(-(gradient * direction).sum().item(), abs=1e-8)
 
 
-def test_no_gradient_of_the_actor_loss_reaches_a_temperature(script, scene):
+def test_no_gradient_of_the_actor_loss_reaches_a_temperature(scene):
     agent, observation, prev_action, acting = scene
     loss = script.actor_loss(agent, script.decide(agent, observation, prev_action), acting)
     temperatures = [agent.log_switch_temperature, agent.log_action_temperature]
@@ -537,7 +526,7 @@ def test_no_gradient_of_the_actor_loss_reaches_a_temperature(script, scene):
         ([0.999, 0.001], [3.0, 3.0], (False, False)),
     ],
 )
-def test_temperatures_fall_above_their_target_and_rise_below(script, beta, log_prob, falls):
+def test_temperatures_fall_above_their_target_and_rise_below(beta, log_prob, falls):
     agent = make_agent()
     at = script.Decisions(torch.zeros(2, 2), torch.tensor(log_prob), torch.zeros(2), torch.tensor(beta))
     loss = script.temperature_loss(agent, at, torch.ones(2), entropy_targets=(0.2, -1.0))
@@ -545,7 +534,7 @@ def test_temperatures_fall_above_their_target_and_rise_below(script, beta, log_p
     assert tuple(gradient.item() > 0 for gradient in gradients) == falls  # descent goes against the gradient
 
 
-def test_the_temperature_gradient_is_the_mean_surplus_of_entropy_where_somebody_acts(script):
+def test_the_temperature_gradient_is_the_mean_surplus_of_entropy_where_somebody_acts():
     agent = make_agent()
     log_prob = torch.tensor([1.0, 2.0, 50.0], requires_grad=True)
     at = script.Decisions(torch.zeros(3, 2), log_prob, torch.zeros(3), torch.tensor([0.5, 1.0, 0.3]))
@@ -557,7 +546,7 @@ def test_the_temperature_gradient_is_the_mean_surplus_of_entropy_where_somebody_
     assert policy is None
 
 
-def small_learner(script):
+def small_learner():
     args = script.Args(batch_size=16, hidden=(8, 8), window=3, reward_clip=None, learning_rate=1e-3)
     agent = make_agent()
     replay = SequenceReplay(OBSERVATIONS, ACTIONS, capacity=60, num_envs=1, seed=0)
@@ -573,8 +562,8 @@ def small_learner(script):
     return args, agent, learner, learner.sample(replay)
 
 
-def test_an_update_gives_the_critics_the_gradient_of_their_own_loss_alone(script):
-    args, agent, learner, batch = small_learner(script)
+def test_an_update_gives_the_critics_the_gradient_of_their_own_loss_alone():
+    args, agent, learner, batch = small_learner()
     before, trained = copy.deepcopy(agent), len(batch.action)
     torch.manual_seed(3)
     learner.update(batch, script.Counters(num_envs=1))
@@ -595,8 +584,8 @@ def test_an_update_gives_the_critics_the_gradient_of_their_own_loss_alone(script
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=1e-7)
 
 
-def test_the_critic_loss_is_the_sum_of_both_squared_errors(script):
-    _, agent, _, batch = small_learner(script)
+def test_the_critic_loss_is_the_sum_of_both_squared_errors():
+    _, agent, _, batch = small_learner()
     target = torch.linspace(-1, 1, len(batch.action))
     slow = 0.0
     for b in range(len(target)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from taac_continuous import Args, main
 
 from taac_wrappers.training.tracking import read_metrics
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "agents"))
-
-from taac_continuous import Args, main
 
 LENGTH = 20
 

@@ -27,8 +27,6 @@ from taac_wrappers.training.tracking import read_config, read_metrics
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "agents" / "taac_continuous.py"
-sys.path.insert(0, str(SCRIPT.parent))
-
 import taac_continuous as taac  # noqa: E402
 from taac_continuous import Args, main  # noqa: E402
 
