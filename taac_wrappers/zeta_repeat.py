@@ -127,7 +127,8 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
             current = self._exploratory_action.copy()
         executed = self._as_array(current)
         observation, reward, terminated, truncated, inner = self.env.step(current)
-        info = {"frames": 1, "executed_action": executed, "repeated": held, **inner, "exploring": exploring}
+        info = {"frames": 1, "executed_action": executed, "repeated": held, **inner}
+        info["exploring"] = exploring
         if "executed_action" in inner:
             info["repeated"] = was_repeated(held, inner, self._previous_executed)
             self._previous_executed = inner["executed_action"].copy()
