@@ -412,7 +412,7 @@ class Run:
             unit="frame",
             desc=self.env_id,
             mininterval=0.5 if interactive else 30.0,
-            maxinterval=60.0,
+            miniters=1,  # else it waits for as many frames as used to pass, and learning is far slower than before
             dynamic_ncols=interactive,
             smoothing=0.3,  # the first, random frames are much faster: the estimate has to forget them soon
         )
