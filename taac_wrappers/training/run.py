@@ -43,8 +43,8 @@ from taac_wrappers.training.checkpoint import (
 from taac_wrappers.training.envs import make_env, restore_episodes
 from taac_wrappers.training.evaluation import Policy, evaluate
 from taac_wrappers.training.replay import SequenceReplay
-from taac_wrappers.training.tasks import resolve_env_id
-from taac_wrappers.training.tracking import Tracker, plot_curve, read_config, versions, write_config
+from taac_wrappers.training.tasks import resolve_env_id, simulator_versions
+from taac_wrappers.training.tracking import Tracker, plot_curve, read_config, write_config
 
 A = TypeVar("A")
 
@@ -377,7 +377,7 @@ class Run:
             config = _read_run(self.folder) | {"args": args}
         else:
             ids = {"env_id": self.args.env_id, "resolved_env_id": self.env_id}
-            config = {"method": self.method, **ids, "versions": versions(), "args": args}
+            config = {"method": self.method, **ids, "versions": simulator_versions(), "args": args}
             try:
                 self.folder.mkdir(parents=True)
             except OSError as error:

@@ -319,7 +319,7 @@ def simulator_versions() -> dict[str, str]:
     True
     """
     versions = {"python": platform.python_version()}
-    for package in ("gymnasium", "gymnasium-robotics", "mujoco", "box2d", "numpy", "torch"):
+    for package in ("taac-wrappers", "gymnasium", "gymnasium-robotics", "mujoco", "box2d", "numpy", "torch"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -10,13 +10,11 @@ torch, wandb and matplotlib are imported where they are used, so that importing 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import io
 import json
 import netrc
 import operator
 import os
-import platform
 import secrets
 import sys
 import time
@@ -27,7 +25,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-__all__ = ["Tracker", "plot_curve", "read_config", "read_metrics", "versions", "write_config"]
+__all__ = ["Tracker", "plot_curve", "read_config", "read_metrics", "write_config"]
 
 CONFIG = "config.json"
 METRICS = "metrics.csv"
@@ -41,11 +39,6 @@ FLUSH_SECONDS = 5.0
 COMPLAIN_SECONDS = 60.0
 WANDB_START_SECONDS = 20.0
 WANDB_FINISH_SECONDS = 30.0
-RECORDED_PACKAGES = (
-    *("taac-wrappers", "gymnasium", "numpy", "torch"),
-    *("gymnasium-robotics", "mujoco", "box2d", "box2d-py", "envpool"),
-    *("panda3d", "eclipse-sumo", "libsumo", "carla"),
-)
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -131,19 +124,6 @@ def write_config(run_dir: Path, config: dict[str, Any]) -> None:
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Read ``config.json``; tuples that were written come back as lists."""
     return read_json(Path(run_dir) / CONFIG)
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python, the libraries and every installed simulator: the dynamics of a task depend on them.
-
-    >>> "gymnasium" in versions()
-    True
-    """
-    found = {"python": platform.python_version()}
-    for package in RECORDED_PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
 
 
 # Metrics -------------------------------------------------------------------------------------------------------------

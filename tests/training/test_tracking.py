@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import json
 import math
 import os
@@ -28,7 +27,6 @@ from taac_wrappers.training.tracking import (
     read_config,
     read_json,
     read_metrics,
-    versions,
     write_atomically,
     write_config,
 )
@@ -595,13 +593,6 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch
     with pytest.raises(OSError, match="No space left"):
         write_atomically(tmp_path / "file", b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
-
-
-def test_versions_name_the_simulators():
-    found = versions()
-    assert found["mujoco"] == importlib.metadata.version("mujoco")
-    assert found["python"].split(".")[:2] == [str(part) for part in sys.version_info[:2]]
-    assert "carla" not in found or found["carla"]
 
 
 # curve.png
