@@ -52,6 +52,7 @@ def draw(runs: dict[str, Metrics], path: Path) -> None:
         ("eval/repeat_fraction", 100.0, "repeated actions, %"),
     )
     for axis, (metric, scale, label) in zip(axes, panels, strict=True):
+        axis.set_prop_cycle(color=["tab:orange", "tab:green", "tab:red", "tab:purple"])
         for name, metrics in runs.items():
             default = name.startswith("TAAC (expected)")
             frames, values = metrics[metric]
