@@ -78,3 +78,20 @@ def test_float32_rewards_stay_float32() -> None:
     assert rewards.dtype == infos["raw_reward"].dtype == np.float32
     assert_same(infos["raw_reward"], np.ones(3, np.float32))
     assert_same(rewards, np.zeros(3, np.float32))  # rewards that are all the same have no deviation
+
+
+def test_raw_rewards_do_not_change_with_the_buffer_of_the_env() -> None:
+    class OneBuffer(NativeDrift):
+        def step(self, actions: np.ndarray):
+            observations, rewards, *rest = super().step(actions)
+            self.buffer = getattr(self, "buffer", np.zeros(self.num_envs))
+            self.buffer[...] = rewards
+            return observations, self.buffer, *rest
+
+    envs = RewardNormalizerWrapper(OneBuffer(2, AutoresetMode.SAME_STEP))
+    source = ActionSource(envs.action_space, 0)
+    envs.reset(seed=0)
+    first = envs.step(source())[-1]["raw_reward"]
+    before = first.copy()
+    assert (envs.step(source())[-1]["raw_reward"] != before).all()
+    assert_same(first, before)
