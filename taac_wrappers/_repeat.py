@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -70,11 +71,13 @@ def repeat_action(
     ``composite`` is the `composite_action_space` of ``env``.
     """
     step = env.step
+    # A copy for every inner step: an environment may write over the action it is given.
+    fresh = action.copy if isinstance(action, np.ndarray) else partial(deepcopy, action)
     reward_sum, discount = 0.0, 1.0
     frames = 0
     repeated = False
     for _ in range(times):
-        observation, reward, terminated, truncated, info = step(action)
+        observation, reward, terminated, truncated, info = step(fresh())
         # float() before adding: a NumPy float32 would make the whole sum float32.
         reward_sum += float(reward) if gamma is None else discount * float(reward)
         if "frames" in info:

@@ -28,6 +28,28 @@ def test_sum_by_hand():
     assert all(np.array_equal(received, action) for received in env.unwrapped.received)
 
 
+class WritesOverActions(gym.ActionWrapper):
+    """Keeps a record of what it received, and then spoils it in place."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.received = []
+
+    def action(self, action):
+        self.received.append(np.array(action))
+        action *= 0
+        return action
+
+
+def test_an_environment_that_writes_over_its_action_receives_the_same_one_again():
+    inner = WritesOverActions(ToyEnv(length=7))
+    env = NRepeatWrapper(inner, 3)
+    env.reset(seed=0)
+    info = env.step(np.array([0.5, -0.5], np.float32))[-1]
+    assert [received.tolist() for received in inner.received] == [[0.5, -0.5]] * 3
+    assert info["executed_action"].tolist() == [0.5, -0.5]
+
+
 def test_discounted_sum_by_hand():
     env = NRepeatWrapper(ToyEnv(length=5), 3, gamma=0.5)
     env.reset(seed=0)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import io
 import platform
 import re
 import warnings
@@ -383,7 +384,8 @@ def _working_ids(parsed: _ParsedId) -> list[str]:
 
 def _working_ids_with_robotics(parsed: _ParsedId) -> list[str]:
     """The same once the robotics package, an optional extra that is slow to import, has registered its own."""
-    with contextlib.suppress(ImportError):
+    # Its import prints a notice about environments that nobody asked for.
+    with contextlib.suppress(ImportError), contextlib.redirect_stderr(io.StringIO()):
         importlib.import_module("gymnasium_robotics")
     return _working_ids(parsed)
 
