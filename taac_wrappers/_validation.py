@@ -207,7 +207,8 @@ class ActionCheck:
         """Return a fresh copy of ``action``; raise ``ValueError`` if it does not belong to the space."""
         if self._is_discrete:
             return self._checked_integer(action)
-        if type(action) is ndarray and action.dtype == self._dtype and action.shape == self._shape:
+        # "is": comparing dtypes by value takes longer, and one that is merely equal is converted all the same.
+        if type(action) is ndarray and action.dtype is self._dtype and action.shape == self._shape:
             fresh = action.copy()
         else:
             fresh = self._converted(action)
