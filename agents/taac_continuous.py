@@ -37,6 +37,7 @@ from taac_wrappers.agent.operators import (
     discrete_entropy_target,
     n_step,
 )
+from taac_wrappers.training.batch import Batch
 from taac_wrappers.training.envs import make_vector_env
 from taac_wrappers.training.replay import SequenceReplay, Windows
 from taac_wrappers.training.run import (
@@ -161,46 +162,44 @@ def make_agent(args: Args, observation_space, action_space) -> TAACAgent:
 
 @dataclass
 class Decisions:
-    """Both stages of the current policy at states where it acts: one sample of a_hat serves every loss."""
+    """Both stages of the current policy: one sample of a_hat at a state serves every loss."""
 
-    candidate: Tensor  # [S, A] a_hat ~ pi(. | s, a_prev)
-    log_prob: Tensor  # [S] log pi(a_hat | s, a_prev)
-    q_new: Tensor  # [S] Q(s, a_hat), twin minimum of the online critics; has a gradient to the actor
-    beta: Tensor  # [S] probability beta*_1 of executing a_hat, Eq. 13; no gradient
+    candidate: Tensor  # [D + M + F, A] a_hat ~ pi(. | s, a_prev); no gradient
+    beta: Tensor  # [D + M + F] probability beta*_1 of executing a_hat, Eq. 13; no gradient
+    log_prob: Tensor  # [M + F] log pi(a_hat | s, a_prev), where the actor is trained
+    q_new: Tensor  # [M + F] Q(s, a_hat), twin minimum of the online critics; its gradient goes to the actor only
 
 
-def decide(agent: TAACAgent, observation: Tensor, prev_action: Tensor) -> Decisions:
-    candidate, log_prob = agent.policy_distribution(observation, prev_action).sample_with_log_prob()
-    q_new = agent.critics.minimum(observation, candidate)
+def decide(agent: TAACAgent, batch: Batch) -> Decisions:
+    """What the current policy would do at the batch's states; only where the actor is trained with a gradient."""
+    acting = agent.policy_distribution(batch.acting_observation, batch.acting_prev_action)
+    candidate, log_prob = acting.sample_with_log_prob()
+    q_new = agent.critics.minimum(batch.acting_observation, candidate, frozen=True)
     with torch.no_grad():
-        q_repeat = agent.critics.minimum(observation, prev_action)
-    return Decisions(candidate, log_prob, q_new, agent.switch_probability(q_repeat, q_new))
+        observation, prev_action, deeper = batch.state_observation, batch.state_prev_action, batch.deeper
+        candidate_deeper = agent.policy_distribution(observation[:deeper], prev_action[:deeper]).sample()
+        # All values without a gradient in one call: Q(s, a_prev) everywhere, and Q(s, a_hat) at the deeper states.
+        q_repeat, q_new_deeper = agent.critics.minimum(
+            torch.cat([observation, observation[:deeper]]), torch.cat([prev_action, candidate_deeper])
+        ).split([len(observation), deeper])
+        beta = agent.switch_probability(q_repeat, torch.cat([q_new_deeper, q_new]))
+    return Decisions(torch.cat([candidate_deeper, candidate.detach()]), beta, log_prob, q_new)
 
 
 @torch.no_grad()
-def td_target(args: Args, agent: TAACAgent, target_critics: TwinCritics, batch: Batch, at_trained: Decisions) -> Tensor:
-    """Targets of the trained transitions, [M].
-
-    The policy's decisions are needed at the next state of every transition in a window. Those next to trained
-    transitions are known already (`at_trained`); what is left are the states deeper in a window, where the behaviour
-    repeated.
-    """
-    trained = len(batch.action)
-    decisions = [at_trained]
-    if len(batch.node_observation) > trained:
-        decisions.append(decide(agent, batch.node_observation[trained:], batch.node_action[trained:]))
-    candidate = torch.cat([d.candidate for d in decisions])
-    beta = torch.cat([d.beta for d in decisions])
+def td_target(args: Args, target_critics: TwinCritics, batch: Batch, at: Decisions) -> Tensor:
+    """Targets of the trained transitions, [M]: compare-through (Eq. 4), or the operator it is compared with."""
+    observation, prev_action = batch.state_observation[: batch.nodes], batch.state_prev_action[: batch.nodes]
+    # Where the behaviour repeated, the recorded future stands in for the value of repeating, unless all is mixed.
+    mixes = args.td_operator == "n-step" or args.td_mode == "alf"
+    asked = torch.arange(batch.nodes, device=observation.device) if mixes else batch.stop_nodes
     # beta is the online policy's, but the values it chooses between are the target critics' (Eq. 3).
-    q_new = target_critics.minimum(batch.node_observation, candidate)
-    q_repeat = torch.zeros_like(q_new)
-    if args.td_operator == "n-step" or args.td_mode == "alf":  # mixes both values at every state
-        q_repeat = target_critics.minimum(batch.node_observation, batch.node_action)
-    else:  # where the behaviour repeated, the recorded future stands in for the value of repeating
-        stops = batch.stop_nodes
-        q_repeat[stops] = target_critics.minimum(batch.node_observation[stops], batch.node_action[stops])
+    q_new, q_asked = target_critics.minimum(
+        torch.cat([observation, observation[asked]]), torch.cat([at.candidate[: batch.nodes], prev_action[asked]])
+    ).split([batch.nodes, len(asked)])
+    q_repeat = torch.zeros_like(q_new).index_copy_(0, asked, q_asked)
 
-    beta, q_repeat, q_new = to_rows(torch.stack([beta, q_repeat, q_new]), batch)
+    beta, q_repeat, q_new = batch.to_rows(torch.stack([at.beta[: batch.nodes], q_repeat, q_new]))
     if args.td_operator == "n-step":
         window_ends = batch.truncated | ~batch.goes_on
         target = n_step(batch.reward, batch.terminated, window_ends, beta * q_new + (1 - beta) * q_repeat, args.gamma)
@@ -216,13 +215,7 @@ def td_target(args: Args, agent: TAACAgent, target_critics: TwinCritics, batch: 
             args.gamma,
             args.td_mode,
         )
-    return target.view(-1)[batch.node_index[:trained]]
-
-
-def to_rows(nodes: Tensor, batch: Batch) -> Tensor:
-    """Spread values per node, [k, nodes], over time-major rows, [k, N, B]; zero where a window has no transition."""
-    rows = nodes.new_zeros(len(nodes), batch.reward.numel())
-    return rows.index_copy_(1, batch.node_index, nodes).view(len(nodes), *batch.reward.shape)
+    return batch.of_trained(target)
 
 
 def critic_loss(agent: TAACAgent, batch: Batch, target: Tensor) -> Tensor:
@@ -232,47 +225,37 @@ def critic_loss(agent: TAACAgent, batch: Batch, target: Tensor) -> Tensor:
     return (q - target).square().sum(0).mean()
 
 
-def actor_loss(agent: TAACAgent, at: Decisions, acting: Tensor) -> Tensor:
+def actor_loss(agent: TAACAgent, batch: Batch, at: Decisions) -> Tensor:
     """Eq. 7: SAC's loss, except that Q counts only as often as the switch lets the new action through."""
     temperature = agent.log_action_temperature.detach().exp()
-    loss = temperature * at.log_prob - at.beta * at.q_new
-    assert loss.shape == acting.shape
-    return (loss * acting).mean()
+    loss = temperature * at.log_prob - at.beta[batch.deeper :] * at.q_new
+    assert loss.shape == batch.acting_weight.shape
+    return (loss * batch.acting_weight).mean()
 
 
-def temperature_loss(agent: TAACAgent, at: Decisions, acting: Tensor, entropy_targets: tuple[float, float]) -> Tensor:
+def temperature_loss(agent: TAACAgent, batch: Batch, entropies: Tensor, entropy_targets: Tensor) -> Tensor:
     """Eq. 8: each temperature falls while its entropy is above the target and rises while it is below."""
-    switch_target, action_target = entropy_targets
-    switch_surplus = ((binary_entropy(at.beta) - switch_target) * acting).mean()
-    action_surplus = ((-at.log_prob.detach() - action_target) * acting).mean()
+    assert entropies.shape == (2, *batch.acting_weight.shape)
+    switch_surplus, action_surplus = ((entropies - entropy_targets) * batch.acting_weight).mean(1)
     return agent.log_switch_temperature * switch_surplus + agent.log_action_temperature * action_surplus
 
 
-class Batch:
-    """A replay sample as tensors. `acting_*` are the states the actor is trained at.
+def entropy_targets_of(args: Args, agent: TAACAgent) -> Tensor:
+    """Of the switch and of the action, [2, 1]."""
+    space = agent.action_space
+    targets = (
+        discrete_entropy_target(2, args.switch_delta),
+        continuous_entropy_target(space.low, space.high, args.action_delta),
+    )
+    return torch.tensor(targets, device=agent.device).unsqueeze(1)
 
-    These are the next states of the trained transitions, where a forward pass serves the target as well, except those
-    at which an episode was over; and the first states of episodes, which are nobody's next state. So every state at
-    which somebody acted counts once.
-    """
 
-    def __init__(self, windows: Windows, reward: np.ndarray, device: torch.device):
-        def tensor(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(device)
-
-        self.observation, self.action = tensor(windows.observation), tensor(windows.action)  # [M, ...]
-        self.reward = tensor(reward)  # [N, B], normalized
-        self.terminated, self.truncated = tensor(windows.terminated), tensor(windows.truncated)
-        self.repeated = tensor(windows.repeated)
-        self.goes_on = tensor(np.concatenate([windows.valid[1:], windows.valid[:1]]))  # row k + 1 belongs to the window
-        self.node_index = tensor(windows.node_index)
-        self.stop_nodes = tensor(np.flatnonzero(~windows.repeated.reshape(-1)[windows.node_index]))
-        self.node_observation, self.node_action = tensor(windows.node_observation), tensor(windows.node_action)
-        trained, first = len(windows.action), np.flatnonzero(windows.first)
-        self.acting_observation = torch.cat([self.node_observation[:trained], tensor(windows.observation[first])])
-        self.acting_prev_action = torch.cat([self.node_action[:trained], tensor(windows.prev_action[first])])
-        acting = np.concatenate([~windows.node_ended[:trained], np.ones(len(first), bool)])
-        self.acting = tensor(acting.astype(np.float32))
+def draw_windows(args: Args, replay: SequenceReplay) -> Windows:
+    """Compare-through needs what follows a transition only while the behaviour repeated its action."""
+    window = 1 if args.td_operator == "one-step" else args.window
+    repeats_suffice = args.td_operator == "compare-through" and args.train_on == "first"
+    follow: Literal["repeats", "episode"] = "repeats" if repeats_suffice else "episode"
+    return replay.sample(args.batch_size, window, follow=follow, train_on=args.train_on)
 
 
 class Learner:
@@ -283,24 +266,12 @@ class Learner:
         self.target_critics = copy.deepcopy(agent.critics).requires_grad_(False)
         self.critic_parameters: list[Tensor] = list(agent.critics.parameters())
         self.target_parameters: list[Tensor] = list(self.target_critics.parameters())
-        temperatures = [agent.log_switch_temperature, agent.log_action_temperature]
-        self.policy_parameters: list[Tensor] = [*agent.actor.parameters(), *temperatures]
-        self.optimizer = torch.optim.Adam(
-            self.critic_parameters + self.policy_parameters, lr=args.learning_rate, eps=1e-7, fused=True
-        )
+        self.optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-7, fused=True)
         self.normalizer = None if args.reward_clip is None else AdaptiveNormalizer(clip=args.reward_clip)
-        self.entropy_targets = (
-            discrete_entropy_target(2, args.switch_delta),
-            continuous_entropy_target(agent.action_space.low, agent.action_space.high, args.action_delta),
-        )
+        self.entropy_targets = entropy_targets_of(args, agent)
 
     def sample(self, replay: SequenceReplay) -> Batch:
-        args = self.args
-        window = 1 if args.td_operator == "one-step" else args.window
-        follow: Literal["repeats", "episode"] = (
-            "repeats" if args.td_operator == "compare-through" and args.train_on == "first" else "episode"
-        )
-        windows = replay.sample(args.batch_size, window, follow=follow, train_on=args.train_on)
+        windows = draw_windows(self.args, replay)
         reward = windows.reward
         if self.normalizer is not None:
             self.normalizer.update(reward[0])  # the starts are a uniform sample of the replay, deeper rows are not
@@ -309,34 +280,40 @@ class Learner:
 
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
         args, agent = self.args, self.agent
-        at = decide(agent, batch.acting_observation, batch.acting_prev_action)
-        trained = len(batch.action)
-        at_trained = Decisions(at.candidate[:trained], at.log_prob[:trained], at.q_new[:trained], at.beta[:trained])
-        target = td_target(args, agent, self.target_critics, batch, at_trained)
-
+        at = decide(agent, batch)
+        target = td_target(args, self.target_critics, batch, at)
+        entropies = torch.stack([binary_entropy(at.beta[batch.deeper :]), -at.log_prob.detach()])
         loss_q = critic_loss(agent, batch, target)
-        loss_pi = actor_loss(agent, at, batch.acting)
-        loss_alpha = temperature_loss(agent, at, batch.acting, self.entropy_targets)
+        loss_pi = actor_loss(agent, batch, at)
+        loss_alpha = temperature_loss(agent, batch, entropies, self.entropy_targets)
+
         self.optimizer.zero_grad()
-        loss_q.backward(inputs=self.critic_parameters)
-        (loss_pi + loss_alpha).backward(inputs=self.policy_parameters)  # through the critics, not into them
+        (loss_q + loss_pi + loss_alpha).backward()  # no parameter is in two of them
         self.optimizer.step()
         with torch.no_grad():
             agent.log_switch_temperature.clamp_(min=math.log(MIN_SWITCH_TEMPERATURE))
         counters.updates += 1
         if counters.updates % args.target_interval == 0:
             torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
+        switch_entropy, action_entropy = entropies.mean(1)
         return {
             "losses/critic": loss_q.detach(),
             "losses/actor": loss_pi.detach(),
             "losses/temperature": loss_alpha.detach(),
             "losses/q_values": target.mean(),
-            "losses/switch_probability": at.beta.mean(),
-            "losses/switch_entropy": binary_entropy(at.beta).mean(),
-            "losses/action_entropy": -at.log_prob.detach().mean(),
+            "losses/switch_probability": at.beta[batch.deeper :].mean(),
+            "losses/switch_entropy": switch_entropy,
+            "losses/action_entropy": action_entropy,
             "losses/switch_temperature": agent.log_switch_temperature.detach().exp(),
             "losses/action_temperature": agent.log_action_temperature.detach().exp(),
         }
+
+
+def act_randomly(rng: np.random.Generator, space: Box, prev_action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Before learning starts: a fair coin decides between a uniform action and the previous one."""
+    switch = rng.random(len(prev_action)) < 0.5
+    candidate = rng.uniform(space.low, space.high, prev_action.shape)
+    return np.where(switch[:, None], candidate, prev_action).astype(np.float32), switch
 
 
 # --- Training --------------------------------------------------------------------------------------------------------
@@ -371,11 +348,9 @@ def main(args: Args) -> int:
     replay, counters = state.replay, state.counters
     with run:
         while run.goes_on(counters):
-            # Act for one frame in every environment: at random at first, then by both stages of the policy.
+            # Act for one frame in every environment: at random at first, then by the policy.
             if counters.frames < args.learning_starts:
-                switch = state.rng.random(args.num_envs) < 0.5
-                candidate = state.rng.uniform(action_space.low, action_space.high, state.prev_action.shape)
-                action = np.where(switch[:, None], candidate, state.prev_action).astype(np.float32)
+                action, switch = act_randomly(state.rng, action_space, state.prev_action)
             else:
                 action, switch = agent.act(observation, state.prev_action)
             observation, reward, terminated, truncated, infos = envs.step(action)

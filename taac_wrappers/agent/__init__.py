@@ -1,5 +1,8 @@
-"""What you deploy: the TAAC agent, its distributions and its temporal-difference operators (needs torch)."""
+"""What you deploy: the agents, their distributions and temporal-difference operators (needs torch)."""
 
-from taac_wrappers.agent.taac import TAACAgent, TAACPolicy, TwinCritics
+from taac_wrappers.agent.base import AgentPolicy, load_agent
+from taac_wrappers.agent.networks import TwinCritics
+from taac_wrappers.agent.sac import SACAgent
+from taac_wrappers.agent.taac import TAACAgent
 
-__all__ = ["TAACAgent", "TAACPolicy", "TwinCritics"]
+__all__ = ["AgentPolicy", "SACAgent", "TAACAgent", "TwinCritics", "load_agent"]

@@ -1,0 +1,303 @@
+"""SAC: Soft Actor-Critic (Haarnoja et al., arXiv:1812.05905) as the TAAC paper uses it, in one readable file.
+
+The backbone that TAAC is built on and compared with: the actor is trained towards high Q values and an entropy that a
+temperature holds at its target, the twin critics towards one-step targets that count entropy as reward. There is no
+previous action, no switch and no multi-step target; `diff agents/sac_continuous.py agents/taac_continuous.py` shows
+what TAAC adds, and nothing else.
+
+    python agents/sac_continuous.py --env-id HalfCheetah-v5
+    python agents/sac_continuous.py --env-id FetchPush-v2 --seed 1 --track
+
+Where this differs from the authors' code (all listed in docs/sac.md): random actions before learning starts are
+uniform, as TAAC's are; the actor is trained at the next states of the sampled transitions and at first states.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from torch import Tensor
+
+from taac_wrappers import AdaptiveNormalizer
+from taac_wrappers.agent import SACAgent, TwinCritics
+from taac_wrappers.agent.operators import continuous_entropy_target
+from taac_wrappers.training.batch import Batch
+from taac_wrappers.training.envs import make_vector_env
+from taac_wrappers.training.replay import SequenceReplay, Windows
+from taac_wrappers.training.run import (
+    Counters,
+    Run,
+    TrainingState,
+    bad_input,
+    check_common,
+    command_line,
+    pick_device,
+)
+from taac_wrappers.training.tasks import settings_for
+
+METHOD = "sac"
+LOG_INTERVAL = 500  # frames
+
+
+@dataclass
+class Args:
+    env_id: str = "MountainCarContinuous-v0"
+    """any Gymnasium id with a Box action space; the defaults below are those of the paper for its kind of task"""
+    seed: int = 0
+    """of everything: networks, environments, replay, exploration"""
+    total_frames: int = 0
+    """frames (inner environment steps, all environments together) to train for"""
+    num_envs: int = 1
+    """environments stepped together"""
+    batch_size: int = 256
+    """transitions per update"""
+    buffer_size: int = 100_000
+    """frames kept in the replay, all environments together"""
+    window: int = 1
+    """N: a target of SAC spans one transition"""
+    gamma: float = 0.99
+    """discount per frame"""
+    tau: float = 0.005
+    """how far each target update moves the target critics"""
+    target_interval: int = 1
+    """updates between target updates"""
+    learning_rate: float = 1e-4
+    """of the one Adam optimizer for everything"""
+    learning_starts: int = 10_000
+    """frames collected with random actions before the first update"""
+    updates_per_iteration: int = 1
+    """updates after every `frames-per-iteration` frames"""
+    frames_per_iteration: int = 1
+    """frames, all environments together, between rounds of updates"""
+    hidden: tuple[int, ...] = (256, 256)
+    """hidden layers of the actor and of each critic"""
+    log_std_min: float = -20.0
+    """lower clamp of the actor's log standard deviation"""
+    reward_clip: float | None = 5.0
+    """rewards are normalized and clipped to +- this; None: used as they are"""
+    action_delta: float = 0.1
+    """entropy target of the actor: uniform on this fraction of the action range"""
+    eval_interval: int = 2_500
+    """frames between evaluations"""
+    eval_episodes: int = 10
+    """episodes of each evaluation"""
+    final_episodes: int = 100
+    """episodes of the last evaluation"""
+    stop_at_score: float | None = None
+    """stop when two evaluations in a row reach this score"""
+    checkpoint_interval: int = 10_000
+    """frames between checkpoints"""
+    run_dir: Path | None = None
+    """the run's folder; runs/<env>__sac__<seed>__<time> if not given"""
+    resume: Path | None = None
+    """the folder of a run to continue"""
+    track: bool = False
+    """log to Weights & Biases too (offline if there is no key or network)"""
+    wandb_project: str = "taac_wrappers"
+    """Weights & Biases project"""
+    wandb_entity: str | None = None
+    """Weights & Biases entity"""
+    capture_video: bool = False
+    """film one episode at every evaluation"""
+    device: str = "auto"
+    """cpu, cuda, or auto: a GPU where there is one"""
+    threads: int = 1
+    """CPU threads of the learner"""
+
+    @classmethod
+    def for_task(cls, env_id: str) -> Args:
+        """The paper's settings for this task, or sensible ones for an environment it did not use."""
+        settings = vars(settings_for(env_id)) | {"window": 1}
+        return cls(
+            env_id=env_id, **{name: value for name, value in settings.items() if name in cls.__dataclass_fields__}
+        )
+
+
+def check(args: Args) -> None:
+    check_common(args)
+    if args.window != 1:
+        raise ValueError(f"--window must be 1, because a target of SAC spans one transition, got {args.window}")
+
+
+def make_agent(args: Args, observation_space, action_space) -> SACAgent:
+    return SACAgent(observation_space, action_space, hidden=args.hidden, log_std_min=args.log_std_min)
+
+
+# --- Learning: every function below is one block of the paper -------------------------------------------------------
+
+
+@dataclass
+class Decisions:
+    """The current policy: one sample of an action at a state serves every loss."""
+
+    candidate: Tensor  # [M + F, A] a ~ pi(. | s); no gradient
+    log_prob: Tensor  # [M + F] log pi(a | s)
+    q_new: Tensor  # [M + F] Q(s, a), twin minimum of the online critics; its gradient goes to the actor only
+
+
+def decide(agent: SACAgent, batch: Batch) -> Decisions:
+    """What the current policy would do at the batch's states."""
+    candidate, log_prob = agent.policy_distribution(batch.acting_observation).sample_with_log_prob()
+    q_new = agent.critics.minimum(batch.acting_observation, candidate, frozen=True)
+    return Decisions(candidate.detach(), log_prob, q_new)
+
+
+@torch.no_grad()
+def td_target(args: Args, agent: SACAgent, target_critics: TwinCritics, batch: Batch, at: Decisions) -> Tensor:
+    """One-step targets, [M]. Entropy is a reward like any other: as in the authors' code, also at the last state."""
+    entropy_bonus = agent.log_action_temperature.exp() * -at.log_prob[: batch.nodes]
+    q_new = target_critics.minimum(batch.state_observation[: batch.nodes], at.candidate[: batch.nodes])
+    goes_on = ~batch.terminated[0]
+    return batch.reward[0] + args.gamma * (goes_on * q_new + entropy_bonus)
+
+
+def critic_loss(agent: SACAgent, batch: Batch, target: Tensor) -> Tensor:
+    """Squared TD error of both critics."""
+    q = agent.critics(batch.observation, batch.action)
+    assert q.shape == (2, len(target))
+    return (q - target).square().sum(0).mean()
+
+
+def actor_loss(agent: SACAgent, batch: Batch, at: Decisions) -> Tensor:
+    """High values, and an entropy that the temperature weighs."""
+    temperature = agent.log_action_temperature.detach().exp()
+    loss = temperature * at.log_prob - at.q_new
+    assert loss.shape == batch.acting_weight.shape
+    return (loss * batch.acting_weight).mean()
+
+
+def temperature_loss(agent: SACAgent, batch: Batch, entropy: Tensor, entropy_target: float) -> Tensor:
+    """The temperature falls while the entropy is above the target and rises while it is below."""
+    assert entropy.shape == batch.acting_weight.shape
+    return agent.log_action_temperature * ((entropy - entropy_target) * batch.acting_weight).mean()
+
+
+def entropy_targets_of(args: Args, agent: SACAgent) -> float:
+    space = agent.action_space
+    return continuous_entropy_target(space.low, space.high, args.action_delta)
+
+
+def draw_windows(args: Args, replay: SequenceReplay) -> Windows:
+    return replay.sample(args.batch_size, args.window)
+
+
+class Learner:
+    """The networks' training state, and one update of it."""
+
+    def __init__(self, args: Args, agent: SACAgent):
+        self.args, self.agent = args, agent
+        self.target_critics = copy.deepcopy(agent.critics).requires_grad_(False)
+        self.critic_parameters: list[Tensor] = list(agent.critics.parameters())
+        self.target_parameters: list[Tensor] = list(self.target_critics.parameters())
+        self.optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-7, fused=True)
+        self.normalizer = None if args.reward_clip is None else AdaptiveNormalizer(clip=args.reward_clip)
+        self.entropy_targets = entropy_targets_of(args, agent)
+
+    def sample(self, replay: SequenceReplay) -> Batch:
+        windows = draw_windows(self.args, replay)
+        reward = windows.reward
+        if self.normalizer is not None:
+            self.normalizer.update(reward[0])  # the starts are a uniform sample of the replay, deeper rows are not
+            reward = self.normalizer.normalize(reward)
+        return Batch(windows, reward, self.agent.device)
+
+    def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
+        args, agent = self.args, self.agent
+        at = decide(agent, batch)
+        target = td_target(args, agent, self.target_critics, batch, at)
+        entropy = -at.log_prob.detach()
+        loss_q = critic_loss(agent, batch, target)
+        loss_pi = actor_loss(agent, batch, at)
+        loss_alpha = temperature_loss(agent, batch, entropy, self.entropy_targets)
+
+        self.optimizer.zero_grad()
+        (loss_q + loss_pi + loss_alpha).backward()  # no parameter is in two of them
+        self.optimizer.step()
+        counters.updates += 1
+        if counters.updates % args.target_interval == 0:
+            torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
+        return {
+            "losses/critic": loss_q.detach(),
+            "losses/actor": loss_pi.detach(),
+            "losses/temperature": loss_alpha.detach(),
+            "losses/q_values": target.mean(),
+            "losses/action_entropy": entropy.mean(),
+            "losses/action_temperature": agent.log_action_temperature.detach().exp(),
+        }
+
+
+def act_randomly(rng: np.random.Generator, space: Box, prev_action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Before learning starts: uniform actions."""
+    action = rng.uniform(space.low, space.high, prev_action.shape).astype(np.float32)
+    return action, np.ones(len(action), bool)
+
+
+# --- Training --------------------------------------------------------------------------------------------------------
+
+
+def main(args: Args) -> int:
+    """Train; returns the exit code. The run's folder holds everything that came of it."""
+    with bad_input():  # nothing is written before all of this has worked
+        check(args)
+        run = Run(args, METHOD)
+        torch.manual_seed(args.seed)
+        torch.set_num_threads(args.threads)
+        envs = make_vector_env(run.env_id, args.num_envs)
+        observation_space, action_space = envs.single_observation_space, envs.single_action_space
+        assert isinstance(observation_space, Box)
+        assert isinstance(action_space, Box)
+        agent = make_agent(args, observation_space, action_space).to(pick_device(args.device))
+        learner = Learner(args, agent)
+        state = TrainingState(
+            modules={"agent": agent, "target_critics": learner.target_critics},
+            optimizer=learner.optimizer,
+            normalizer=learner.normalizer,
+            replay=SequenceReplay(
+                observation_space, action_space, capacity=args.buffer_size, num_envs=args.num_envs, seed=args.seed
+            ),
+            envs=envs,
+            rng=np.random.default_rng([args.seed, 1]),
+            prev_action=agent.initial_action(args.num_envs),
+        )
+        observation = run.start(state)
+
+    replay, counters = state.replay, state.counters
+    with run:
+        while run.goes_on(counters):
+            # Act for one frame in every environment: at random at first, then by the policy.
+            if counters.frames < args.learning_starts:
+                action, switch = act_randomly(state.rng, action_space, state.prev_action)
+            else:
+                action, switch = agent.act(observation, state.prev_action)
+            observation, reward, terminated, truncated, infos = envs.step(action)
+            replay.add(action, switch, reward, terminated, truncated, observation)
+            counters.count(switch)
+            state.prev_action = action
+            if (done := terminated | truncated).any():
+                run.log_episodes(counters.frames, infos)
+                observation, _ = envs.reset(options={"reset_mask": done})
+                replay.start(observation, done)
+                state.prev_action = np.where(done[:, None], agent.initial_action(args.num_envs), action)
+
+            # Learn: as many updates as these frames call for.
+            if counters.frames >= args.learning_starts:
+                for _ in range(counters.due(args.frames_per_iteration) * args.updates_per_iteration):
+                    state.metrics = learner.update(learner.sample(replay), counters)
+
+            if counters.due(LOG_INTERVAL):
+                run.log_progress(counters, state.metrics)
+            if counters.due(args.eval_interval) and counters.updates:
+                run.evaluate(counters, agent.policy())
+            if counters.due(args.checkpoint_interval):
+                run.save(state, agent)
+
+        return run.finish(state, agent)
+
+
+if __name__ == "__main__":
+    command_line(Args, main)

@@ -1,0 +1,115 @@
+"""Stable-Baselines3's SAC with the settings of `agents/sac_continuous.py`, evaluated and recorded as ours is.
+
+    python benchmarks/sb3_sac.py --env-id HalfCheetah-v5 --total-frames 100000 --learning-starts 10000 --run-dir runs/sb3
+
+What differs is Stable-Baselines3's own: three optimizers instead of one, the actor trained at the states of the
+sampled transitions instead of the next ones, initialisation, and clamps of the log standard deviation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from stable_baselines3 import SAC
+from stable_baselines3.common.callbacks import BaseCallback
+
+from taac_wrappers.agent.operators import continuous_entropy_target
+from taac_wrappers.training.envs import make_env
+from taac_wrappers.training.evaluation import evaluate
+from taac_wrappers.training.tasks import Settings, settings_for
+from taac_wrappers.training.tracking import Tracker
+
+
+@dataclass
+class Args:
+    run_dir: Path
+    """where metrics.csv goes"""
+    env_id: str = "HalfCheetah-v5"
+    seed: int = 0
+    total_frames: int = 100_000
+    learning_starts: int = 10_000
+    eval_interval: int = 10_000
+    eval_episodes: int = 10
+    final_episodes: int = 20
+    threads: int = 1
+
+
+class Mode:
+    """The trained policy by its mode, as :func:`evaluate` wants it."""
+
+    def __init__(self, model: SAC):
+        self.model = model
+
+    def __call__(self, observation: np.ndarray) -> np.ndarray:
+        return self.model.predict(observation, deterministic=True)[0]
+
+    def reset(self) -> None:
+        """It remembers nothing."""
+
+
+class Recorder(BaseCallback):
+    """Evaluates on our schedule and records what our scripts record."""
+
+    def __init__(self, args: Args, tracker: Tracker):
+        super().__init__()
+        self.args, self.tracker, self.eval_env = args, tracker, make_env(args.env_id)
+
+    def _on_step(self) -> bool:
+        frame = self.num_timesteps
+        for info in self.locals["infos"]:
+            if "episode" in info:
+                self.tracker.log(frame, {"charts/episodic_return": info["episode"]["r"]})
+        if frame % self.args.eval_interval == 0 and frame > self.args.learning_starts:
+            self.record("eval", self.args.eval_episodes, self.args.seed)
+        return True
+
+    def record(self, prefix: str, episodes: int, seed: int) -> None:
+        result = evaluate(Mode(self.model), self.eval_env, episodes, seed=seed)
+        self.tracker.log(self.num_timesteps, {f"{prefix}/{name}": result[name] for name in ("score", "score_std")})
+        self.tracker.flush()
+        print(f"frame {self.num_timesteps}: {prefix} score {result['score']:.1f}", flush=True)
+
+
+def make_model(env: gym.Env, settings: Settings, **changes: Any) -> SAC:
+    """SB3's SAC with a task's settings: networks, optimizer, replay, target updates, entropy target."""
+    space = env.action_space
+    assert isinstance(space, gym.spaces.Box)
+    arguments = {
+        "learning_rate": settings.learning_rate,
+        "buffer_size": settings.buffer_size,
+        "learning_starts": settings.learning_starts,
+        "batch_size": settings.batch_size,
+        "tau": settings.tau,
+        "gamma": settings.gamma,
+        "train_freq": settings.frames_per_iteration,
+        "gradient_steps": settings.updates_per_iteration,
+        "target_update_interval": settings.target_interval,
+        "target_entropy": continuous_entropy_target(space.low, space.high, settings.action_delta),
+        "ent_coef": "auto_1.0",
+        "policy_kwargs": {"net_arch": list(settings.hidden), "optimizer_kwargs": {"eps": 1e-7}},
+        "device": "cpu",
+    }
+    return SAC("MlpPolicy", env, **arguments | changes)
+
+
+def main(args: Args) -> None:
+    torch.set_num_threads(args.threads)
+    args.run_dir.mkdir(parents=True)
+    tracker = Tracker(args.run_dir, {"method": "sb3_sac"})
+    model = make_model(
+        make_env(args.env_id), settings_for(args.env_id), learning_starts=args.learning_starts, seed=args.seed
+    )
+    recorder = Recorder(args, tracker)
+    model.learn(args.total_frames, callback=recorder)
+    recorder.record("final", args.final_episodes, args.seed + 1)
+    tracker.close()
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
