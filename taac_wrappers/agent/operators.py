@@ -105,11 +105,12 @@ def compare_through(
     if mode == "alf":
         value_new = value_stop = beta * q_new + (1 - beta) * q_repeat
 
-    target = torch.empty_like(reward)
-    last = len(reward) - 1
-    for k in range(last, -1, -1):
-        keep = value_stop[k] if k == last else torch.where(go_on[k], target[k + 1], value_stop[k])
-        target[k] = reward[k] + discount[k] * (weight_new[k] * value_new[k] + (1 - weight_new[k]) * keep)
+    leave = reward + discount * weight_new * value_new
+    weight_keep = discount * (1 - weight_new)
+    target = torch.addcmul(leave, weight_keep, value_stop)  # as if every row were the last one
+    for k in range(len(reward) - 2, -1, -1):
+        keep = torch.where(go_on[k], target[k + 1], value_stop[k])
+        torch.addcmul(leave[k], weight_keep[k], keep, out=target[k])
     return target
 
 

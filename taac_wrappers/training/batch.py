@@ -34,9 +34,12 @@ class Batch:
             return torch.from_numpy(array).to(device)
 
         trained, first = len(windows.action), np.flatnonzero(windows.first)
-        order = np.r_[trained : len(windows.node_index), :trained]  # the deeper nodes come first
-        node_index = windows.node_index[order]
-        self.trained, self.deeper, self.nodes = trained, len(order) - trained, len(order)
+
+        def deeper_first(nodes: np.ndarray, *more: np.ndarray) -> np.ndarray:
+            return np.concatenate([nodes[trained:], nodes[:trained], *more])
+
+        node_index = deeper_first(windows.node_index)
+        self.trained, self.deeper, self.nodes = trained, len(node_index) - trained, len(node_index)
         self.observation, self.action = tensor(windows.observation), tensor(windows.action)
         self.reward = tensor(reward)
         self.terminated, self.truncated = tensor(windows.terminated), tensor(windows.truncated)
@@ -44,10 +47,8 @@ class Batch:
         self.goes_on = tensor(np.concatenate([windows.valid[1:], windows.valid[:1]]))  # row k + 1 belongs to the window
         self.node_index = tensor(node_index)
         self.stop_nodes = tensor(np.flatnonzero(~windows.repeated.reshape(-1)[node_index]))
-        self.state_observation = tensor(
-            np.concatenate([windows.node_observation[order], windows.observation[first]], dtype=np.float32)
-        )
-        self.state_prev_action = tensor(np.concatenate([windows.node_action[order], windows.prev_action[first]]))
+        self.state_observation = tensor(deeper_first(windows.node_observation, windows.observation[first]))
+        self.state_prev_action = tensor(deeper_first(windows.node_action, windows.prev_action[first]))
         weight = np.concatenate([~windows.node_ended[:trained], np.ones(len(first), bool)])
         self.acting_weight = tensor(weight.astype(np.float32))
 

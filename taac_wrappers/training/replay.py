@@ -90,6 +90,7 @@ class SequenceReplay:
         self._head = np.zeros(num_envs, np.int64)  # slots completed: where the current observation stands
         self._base = np.arange(num_envs) * self.length  # where each env's ring starts in the flat arrays
         self._started = np.zeros(num_envs, bool)
+        self._even_strata: tuple[np.ndarray, np.ndarray, np.ndarray] = (np.empty(0, np.int64),) * 3
         self.rng = np.random.default_rng(seed)
 
     def start(self, observation: Observation, mask: np.ndarray | None = None) -> None:
@@ -211,17 +212,12 @@ class SequenceReplay:
 
     def _draw_starts(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
         """Env and absolute time of the starts: equal shares per env, one draw per equal slice of time."""
-        share, rest = divmod(batch_size, self.num_envs)
-        shares = np.full(self.num_envs, share)
-        if rest:
-            shares[self.rng.choice(self.num_envs, rest, replace=False)] += 1
-        env = np.repeat(np.arange(self.num_envs), shares)
-        stratum = np.arange(batch_size) - np.repeat(np.cumsum(shares) - shares, shares)
+        env, stratum, share = self._strata(batch_size)
         oldest = self._oldest()
         span = self._head - oldest
-        if np.any((span < 1) & (shares > 0)):
+        if span.min() < 1 and np.any(span[env] < 1):
             raise ValueError("sample: an env has no transition yet")
-        offset = ((stratum + self.rng.random(batch_size)) / shares[env] * span[env]).astype(np.int64)
+        offset = ((stratum + self.rng.random(batch_size)) / share * span[env]).astype(np.int64)
         start = oldest[env] + np.minimum(offset, span[env] - 1)  # rounding may reach the slice's open end
         # No transition starts at a final observation: draw those again, uniformly.
         wrong = np.flatnonzero(self._flags[self._flat(env, start)] & FINAL)
@@ -229,6 +225,21 @@ class SequenceReplay:
             start[wrong] = oldest[env[wrong]] + self.rng.integers(span[env[wrong]])
             wrong = wrong[self._flags[self._flat(env[wrong], start[wrong])] & FINAL != 0]
         return env, start
+
+    def _strata(self, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Env of each start, which of that env's slices of time it is drawn from, and how many of them there are."""
+        share, rest = divmod(batch_size, self.num_envs)
+        if not rest and len(self._even_strata[0]) == batch_size:
+            return self._even_strata
+        shares = np.full(self.num_envs, share)
+        if rest:
+            shares[self.rng.choice(self.num_envs, rest, replace=False)] += 1
+        env = np.repeat(np.arange(self.num_envs), shares)
+        stratum = np.arange(batch_size) - np.repeat(np.cumsum(shares) - shares, shares)
+        strata = env, stratum, shares[env]
+        if not rest:
+            self._even_strata = strata  # the same for every batch of this size
+        return strata
 
     def _oldest(self) -> np.ndarray:
         """Absolute time of each env's oldest transition whose previous slot is still there."""
