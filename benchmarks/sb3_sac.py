@@ -80,7 +80,7 @@ def make_model(env: gym.Env, settings: Settings, **changes: Any) -> SAC:
     """SB3's SAC with a task's settings: networks, optimizer, replay, target updates, entropy target."""
     space = env.action_space
     assert isinstance(space, gym.spaces.Box)
-    arguments = {
+    arguments: dict[str, Any] = {
         "learning_rate": settings.learning_rate,
         "buffer_size": settings.buffer_size,
         "learning_starts": settings.learning_starts,

@@ -9,7 +9,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-
 CACHE_ROWS = 1024
 """So many rows of 256 numbers fit into a core's second cache."""
 
@@ -61,14 +60,25 @@ class TwinLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(2, in_features, out_features).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(2, 1, out_features))
 
+    def forward(self, x: Tensor, *, frozen: bool = False) -> Tensor:
+        """With ``frozen``, gradients flow to the input, but the layers count as constants."""
+        return torch.baddbmm(_constant(self.bias, frozen), x, _constant(self.weight, frozen))
+
+    def one(self, which: int, x: Tensor) -> Tensor:
+        """Only one of the layers, ``[B, in] -> [B, out]``."""
+        return torch.addmm(self.bias[which, 0], x, self.weight[which])
+
 
 class TwinCritics(nn.Module):
     """Two independent Q networks: ``(observation [B, d], action [B, A]) -> [2, B]``."""
 
+    hidden: Sequence[TwinLinear]
+
     def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int]):
         super().__init__()
         sizes = (observation_size + action_size, *hidden)
-        self.hidden = nn.ModuleList([TwinLinear(n_in, n_out, 1 / math.sqrt(n_in)) for n_in, n_out in pairwise(sizes)])
+        layers = [TwinLinear(n_in, n_out, 1 / math.sqrt(n_in)) for n_in, n_out in pairwise(sizes)]
+        self.hidden = nn.ModuleList(layers)  # type: ignore[assignment]
         self.head_weight = nn.Parameter(torch.empty(2, 1, sizes[-1]).uniform_(-0.003, 0.003))  # values start near zero
         self.head_bias = nn.Parameter(torch.zeros(2, 1))
 
@@ -77,12 +87,11 @@ class TwinCritics(nn.Module):
         x = torch.cat([observation, action], dim=-1)
         if not torch.is_grad_enabled() and len(x) >= CACHE_ROWS // 8:
             return self._values(x)
-        constant = Tensor.detach if frozen else lambda parameter: parameter
         x = x.expand(2, -1, -1)
         for layer in self.hidden:
-            x = torch.relu_(torch.baddbmm(constant(layer.bias), x, constant(layer.weight)))
+            x = torch.relu_(layer(x, frozen=frozen))
         # A sum of products: its gradient takes less time than that of a matrix product with a single column.
-        return (x * constant(self.head_weight)).sum(-1) + constant(self.head_bias)
+        return (x * _constant(self.head_weight, frozen)).sum(-1) + _constant(self.head_bias, frozen)
 
     def _values(self, x: Tensor) -> Tensor:
         """The same without a gradient: one critic and some rows after the other, so that all stays in the cache.
@@ -93,12 +102,16 @@ class TwinCritics(nn.Module):
 
     def _one(self, critic: int, x: Tensor) -> Tensor:
         for layer in self.hidden:
-            x = torch.relu_(torch.addmm(layer.bias[critic, 0], x, layer.weight[critic]))
+            x = torch.relu_(layer.one(critic, x))
         return x @ self.head_weight[critic, 0] + self.head_bias[critic]
 
     def minimum(self, observation: Tensor, action: Tensor, *, frozen: bool = False) -> Tensor:
         """The smaller of both values, ``[B]``: the pessimism that every use of a value shares."""
         return self(observation, action, frozen=frozen).amin(0)
+
+
+def _constant(parameter: Tensor, frozen: bool) -> Tensor:
+    return parameter.detach() if frozen else parameter
 
 
 def truncated_normal_(layer: nn.Linear, gain: float) -> None:
