@@ -1,6 +1,6 @@
 """Stable-Baselines3's SAC with the settings of `agents/sac_continuous.py`, evaluated and recorded as ours is.
 
-    python benchmarks/sb3_sac.py --env-id HalfCheetah-v5 --total-frames 100000 --learning-starts 10000 --run-dir runs/sb3
+    python benchmarks/sb3_sac.py --env-id HalfCheetah-v5 --seed 0 --run-dir runs/sb3
 
 What differs is Stable-Baselines3's own: three optimizers instead of one, the actor trained at the states of the
 sampled transitions instead of the next ones, initialisation, and clamps of the log standard deviation.
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import tyro
 from stable_baselines3 import SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from taac_wrappers.agent.operators import continuous_entropy_target
@@ -43,7 +44,7 @@ class Args:
 class Mode:
     """The trained policy by its mode, as :func:`evaluate` wants it."""
 
-    def __init__(self, model: SAC):
+    def __init__(self, model: BaseAlgorithm):
         self.model = model
 
     def __call__(self, observation: np.ndarray) -> np.ndarray:

@@ -22,8 +22,17 @@ RUNS = {
     "`--td-mode alf`": "taac_alf_s0",
     "TAAC-1td: `--td-operator one-step`": "taac_1td_s0",
     "`--train-on all`": "taac_all_s0",
+    "SAC, seed 0": "sac_s0",
 }
 """What each file of mountaincar/ is; the commands are in README.md."""
+
+HALFCHEETAH = {
+    "SAC, seed 0": "sac_s0",
+    "SAC, seed 1": "sac_s1",
+    "Stable-Baselines3's SAC, seed 0": "sb3_sac_s0",
+    "Stable-Baselines3's SAC, seed 1": "sb3_sac_s1",
+}
+"""What each file of halfcheetah/ is."""
 
 Metrics = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -54,27 +63,66 @@ def draw(runs: dict[str, Metrics], path: Path) -> None:
     for axis, (metric, scale, label) in zip(axes, panels, strict=True):
         axis.set_prop_cycle(color=["tab:orange", "tab:green", "tab:red", "tab:purple"])
         for name, metrics in runs.items():
-            default = name.startswith("TAAC (expected)")
             frames, values = metrics[metric]
-            style = {"color": "tab:blue", "linewidth": 1.8} if default else {"linewidth": 1.1, "linestyle": "--"}
+            style = {"linewidth": 1.1, "linestyle": "--"}
+            if name.startswith("TAAC (expected)"):
+                style = {"color": "tab:blue", "linewidth": 1.8}
+            elif name.startswith("SAC"):
+                style = {"color": "black", "linewidth": 1.1}
             axis.plot(frames / 1000, scale * values, label=name.replace("`", ""), **style)
         axis.set_xlabel("thousand frames")
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
     axes[0].axhline(SOLVED, color="black", linewidth=0.8, linestyle=":")
     axes[1].legend(fontsize=7)
-    figure.suptitle("TAAC on MountainCarContinuous-v0, the paper's settings")
+    figure.suptitle("TAAC and SAC on MountainCarContinuous-v0, the paper's settings")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
+def halfcheetah_row(name: str, metrics: Metrics) -> str:
+    frames, scores = metrics["eval/score"]
+    at = {frame: f"{score:,.0f}" for frame, score in zip(frames, scores, strict=True)}
+    final = f"{metrics['final/score'][1][-1]:,.0f} ± {metrics['final/score_std'][1][-1]:,.0f}"
+    return f"| {name} | {at[20_000]} | {at[50_000]} | {at[80_000]} | {final} |"
+
+
+def draw_halfcheetah(runs: dict[str, Metrics], path: Path) -> None:
+    figure, axis = plt.subplots(figsize=(6.5, 3.8), constrained_layout=True)
+    for name, metrics in runs.items():
+        frames, scores = metrics["eval/score"]
+        ours = not name.startswith("Stable")
+        axis.plot(
+            frames / 1000, scores, color="tab:blue" if ours else "tab:gray", linestyle="-" if ours else "--", label=name
+        )
+    axis.set_xlabel("thousand frames")
+    axis.set_ylabel("score (mean of 10 episodes, mode)")
+    axis.set_title("SAC on HalfCheetah-v5, two seeds each")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def read(folder: str, files: dict[str, str]) -> dict[str, Metrics]:
+    return {name: read_metrics(HERE / folder / f"{file}.csv") for name, file in files.items()}
+
+
 def main() -> None:
-    runs = {name: read_metrics(HERE / "mountaincar" / f"{file}.csv") for name, file in RUNS.items()}
+    figures = HERE.parent / "docs" / "figures"
+    runs = read("mountaincar", RUNS)
     print("| run | frames | score, 100 episodes | frames per episode | repeats | solved at frame |")
     print("|---|---|---|---|---|---|")
     for name, metrics in runs.items():
         print(row(name, metrics))
-    draw(runs, HERE.parent / "docs" / "figures" / "mountaincar.png")
+    draw(runs, figures / "mountaincar.png")
+
+    runs = read("halfcheetah", HALFCHEETAH)
+    print("\n| run | 20,000 frames | 50,000 | 80,000 | 100,000 frames, 20 episodes |")
+    print("|---|---|---|---|---|")
+    for name, metrics in runs.items():
+        print(halfcheetah_row(name, metrics))
+    draw_halfcheetah(runs, figures / "halfcheetah.png")
 
 
 if __name__ == "__main__":
