@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import taac_continuous as script
 import torch
-from learners import Scene, assert_ascends, assert_standard_normal, noise_of, small_scene, squashed
+from learners import Scene, assert_ascends, assert_standard_normal, filled_replay, noise_of, small_scene, squashed
 from slow_agents import ACTION_TEMPERATURE, SWITCH_TEMPERATURE, make_agent, slow_minimum
 
 from taac_wrappers.agent import TAACAgent
@@ -110,6 +110,18 @@ def test_targets_equal_a_loop_over_every_window(changes: dict[str, Any], train_o
     assert windows.repeated.any() == several
     assert windows.terminated.any()
     assert (windows.truncated & ~windows.terminated).any()
+
+
+def test_windows_of_one_transition_are_one_step():
+    """TAAC with N = 1 and TAAC-1td are the same thing, to the bit."""
+    agents = []
+    for changes in ({"window": 1}, {"window": 4, "td_operator": "one-step"}):
+        learner, replay = small_scene(script, **changes).learner, filled_replay()
+        torch.manual_seed(0)
+        for _ in range(5):
+            learner.update(learner.sample(replay), script.Counters(num_envs=1))
+        agents.append(learner.agent.state_dict())
+    assert all(torch.equal(agents[0][name], agents[1][name]) for name in agents[0])
 
 
 # --- Losses ----------------------------------------------------------------------------------------------------------
