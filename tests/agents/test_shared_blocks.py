@@ -7,6 +7,7 @@ equal to SAC's, comments included, unless it is listed here as a method's own. A
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,7 @@ def source_of(script: Path) -> str:
     return re.sub(rf"\b{agent[1]}\b", "Agent", source)
 
 
+@functools.cache
 def blocks_of(source: str) -> dict[str, str]:
     """Every import, constant, function, class, field and method by name, in order, with its text."""
     blocks: dict[str, str] = {}
