@@ -116,7 +116,7 @@ class Args:
     checkpoint_interval: int = 10_000
     """frames between checkpoints"""
     run_dir: Path | None = None
-    """the run's folder; runs/<env>__taac__<seed>__<time> if not given"""
+    """the run's folder; runs/<env>__<method>__<seed>__<time> if not given"""
     resume: Path | None = None
     """the folder of a run to continue"""
     track: bool = False

@@ -1,4 +1,4 @@
-"""Evaluate a trained TAAC agent by its mode: score, length, success and how much it repeats.
+"""Evaluate a trained agent by its mode: score, length, success and how much it repeats.
 
 python examples/evaluate.py examples/pretrained/MountainCarContinuous-v0
 python examples/evaluate.py runs/MY_RUN --episodes 20 --video
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import tyro
 
-from taac_wrappers.agent import TAACAgent
+from taac_wrappers.agent import load_agent
 from taac_wrappers.training.envs import make_env
 from taac_wrappers.training.evaluation import evaluate
 from taac_wrappers.training.run import bad_input, exit_with, report
@@ -38,7 +38,7 @@ class Args:
 def main(args: Args) -> int:
     with bad_input():
         file = args.path / "agent.safetensors" if args.path.is_dir() else args.path
-        agent = TAACAgent.load(file)
+        agent = load_agent(file)
         env_id = args.env_id or trained_on(file)
         env = make_env(env_id)
         if env.observation_space.shape != agent.observation_space.shape or env.action_space != agent.action_space:

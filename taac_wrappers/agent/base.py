@@ -152,7 +152,7 @@ def load_agent(path: str | os.PathLike, device: str | torch.device = "cpu") -> A
 
 def _build(path: str | os.PathLike, kinds: dict[str, type[A]]) -> A:
     header, tensors = _read(path)
-    if header.get("format") not in kinds:
+    if header.get("format") not in list(kinds):  # a list, because what a file says need not be hashable
         raise ValueError(f"{str(path)!r} has format {header.get('format')!r}, expected {' or '.join(kinds)}")
     try:
         box = {

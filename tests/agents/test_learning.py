@@ -1,16 +1,18 @@
-"""TAAC learns: what to do, when to hold, and when not to. Each task takes seconds, and its best score is known."""
+"""The scripts learn: what to do, and TAAC when to hold. Each task takes seconds, and its best score is known."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import sac_continuous as sac
+import taac_continuous as taac
 from gymnasium.spaces import Box
-from taac_continuous import Args, main
 
 from taac_wrappers.training.tracking import read_metrics
 
@@ -54,10 +56,10 @@ gym.register("test_learning/Hold-v0", Match, kwargs={"change_cost": 1.0})
 gym.register("test_learning/Redraw-v0", Match, kwargs={"redraw": True})
 
 
-def train(env_id: str, run_dir: Path, **changes: Any) -> dict[str, float]:
+def train(script: ModuleType, env_id: str, run_dir: Path, **changes: Any) -> dict[str, float]:
     """Train for a few thousand frames; the last evaluation, of 50 episodes."""
     args = replace(
-        Args.for_task(env_id),
+        script.Args.for_task(env_id),
         total_frames=3000,
         learning_starts=500,
         buffer_size=10_000,
@@ -69,7 +71,7 @@ def train(env_id: str, run_dir: Path, **changes: Any) -> dict[str, float]:
         final_episodes=50,
         run_dir=run_dir,
     )
-    assert main(replace(args, **changes)) == 0
+    assert script.main(replace(args, **changes)) == 0
     metrics = read_metrics(run_dir / "metrics.csv")
     return {name.removeprefix("final/"): values[-1] for name, (_, values) in metrics.items() if "final/" in name}
 
@@ -77,25 +79,28 @@ def train(env_id: str, run_dir: Path, **changes: Any) -> dict[str, float]:
 # The best return is 20 in all three tasks. Zero forever earns 10 on average, because the mean of |target| is 1/2.
 
 
-@pytest.mark.parametrize("task", ["Identity", "Hold", "Redraw"])
+@pytest.mark.parametrize(("script", "tasks"), [(taac, "Identity Hold Redraw"), (sac, "Identity Redraw")])
 @pytest.mark.filterwarnings("ignore:.*nothing will be learned")
-def test_no_task_is_solved_without_learning(task, tmp_path):
-    assert train(f"test_learning/{task}-v0", tmp_path / "run", total_frames=20)["score"] < 14
+def test_no_task_is_solved_without_learning(script, tasks, tmp_path):
+    for task in tasks.split():
+        assert train(script, f"test_learning/{task}-v0", tmp_path / task, total_frames=20)["score"] < 14
 
 
-def test_matches_a_target(tmp_path):
-    assert train("test_learning/Identity-v0", tmp_path / "run")["score"] > 19
+@pytest.mark.parametrize("script", [taac, sac])
+def test_matches_a_target(script, tmp_path):
+    assert train(script, "test_learning/Identity-v0", tmp_path / "run")["score"] > 19
 
 
 def test_holds_where_changing_costs(tmp_path):
     """Matching perfectly but with another action at every frame would earn 1."""
-    result = train("test_learning/Hold-v0", tmp_path / "run", total_frames=4000)
+    result = train(taac, "test_learning/Hold-v0", tmp_path / "run", total_frames=4000)
     assert result["repeat_fraction"] > 0.8
     assert result["score"] > 18
 
 
-def test_acts_anew_where_every_frame_needs_it(tmp_path):
+@pytest.mark.parametrize(("script", "most_repeats"), [(taac, 0.2), (sac, 0.0)])
+def test_acts_anew_where_every_frame_needs_it(script, most_repeats, tmp_path):
     """Holding the best action earns 10."""
-    result = train("test_learning/Redraw-v0", tmp_path / "run")
-    assert result["repeat_fraction"] < 0.2
+    result = train(script, "test_learning/Redraw-v0", tmp_path / "run")
+    assert result["repeat_fraction"] <= most_repeats
     assert result["score"] > 19

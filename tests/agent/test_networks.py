@@ -1,0 +1,115 @@
+"""The networks of both agents against explicit ones: values, gradients, and how they start."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from slow_agents import inputs, make_agent, slow_actor, slow_critic
+
+from taac_wrappers.agent import SACAgent, TAACAgent
+
+KINDS = pytest.mark.parametrize("kind", [TAACAgent, SACAgent])
+
+
+def as_tensors(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    observation, action = inputs(batch)
+    return torch.from_numpy(observation), torch.from_numpy(action)
+
+
+@KINDS
+def test_the_actor_equals_an_explicit_network(kind):
+    agent = make_agent(kind, log_std_min=-0.05, log_std_max=0.05)  # so that both clamps are at work
+    observation, action = as_tensors(40)
+    mean, log_std = agent.actor(observation, action) if kind is TAACAgent else agent.actor(observation)
+    assert mean.shape == log_std.shape == (40, 2)
+    for b in range(40):
+        slow_mean, slow_std = slow_actor(agent, observation[b].numpy(), action[b].numpy())
+        np.testing.assert_allclose(mean[b].detach(), slow_mean, atol=1e-5)
+        np.testing.assert_allclose(log_std[b].detach().exp(), slow_std, atol=1e-5)
+    assert (log_std == -0.05).any()
+    assert (log_std == 0.05).any()
+    assert (log_std.abs() < 0.05).any()
+
+
+def test_the_twin_critics_equal_explicit_networks():
+    agent = make_agent(SACAgent)
+    observation, action = as_tensors(20)
+    q = agent.critics(observation, action)
+    assert q.shape == (2, 20)
+    for b in range(20):
+        slow_q = [slow_critic(agent, which, observation[b].numpy(), action[b].numpy()) for which in (0, 1)]
+        np.testing.assert_allclose(q[:, b].detach(), slow_q, atol=1e-5)
+    assert len(set(q.argmin(0).tolist())) == 2
+    assert torch.equal(agent.critics.minimum(observation, action), torch.minimum(q[0], q[1]))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_twins_share_nothing(which):
+    agent, other = make_agent(SACAgent), 1 - which
+    observation, action = as_tensors(5)
+    before = agent.critics(observation, action)
+    gradients = torch.autograd.grad(before[which].sum(), list(agent.critics.parameters()))
+    assert all((gradient[other] == 0).all() for gradient in gradients)
+    assert all((gradient[which] != 0).any() for gradient in gradients)
+    with torch.no_grad():
+        for parameter in agent.critics.parameters():
+            parameter[which] += 0.1
+    after = agent.critics(observation, action)
+    assert torch.equal(after[other], before[other])
+    assert (after[which] != before[which]).all()
+
+
+def test_frozen_critics_pass_the_gradient_on_and_keep_none():
+    agent = make_agent(SACAgent)
+    observation, action = as_tensors(5)
+    action.requires_grad_()
+    open_, frozen = (agent.critics.minimum(observation, action, frozen=frozen) for frozen in (False, True))
+    assert torch.equal(open_, frozen)
+    gradients = [torch.autograd.grad(value.sum(), action, retain_graph=True)[0] for value in (open_, frozen)]
+    assert torch.equal(*gradients)
+    assert (gradients[0] != 0).any(1).all()
+    parameters = list(agent.critics.parameters())
+    kept = torch.autograd.grad(frozen.sum(), parameters, allow_unused=True)
+    assert kept == (None,) * len(parameters)
+    assert all((gradient != 0).any() for gradient in torch.autograd.grad(open_.sum(), parameters))
+
+
+@KINDS
+def test_the_networks_start_as_the_authors_did(kind):
+    torch.manual_seed(0)
+    observation_size, action_size, hidden = 40, 20, (256, 128)
+    agent = kind(spaces.Box(-1, 1, (observation_size,)), spaces.Box(-1, 1, (action_size,)), hidden=hidden)
+    with_prev_action = kind is TAACAgent
+
+    def uniform(weight: torch.Tensor, bound: float) -> None:
+        assert 0.99 * bound < weight.abs().max() <= bound
+        assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+
+    def truncated_normal(weight: torch.Tensor, std: float) -> None:
+        assert 0.95 * 2 * std / 0.8796 < weight.abs().max() <= 2 * std / 0.8796
+        assert weight.std().item() == pytest.approx(std, rel=0.05)
+
+    actor, critics = agent.actor, agent.critics
+    if with_prev_action:
+        truncated_normal(actor.embed.weight, 1 / math.sqrt(action_size))
+    truncated_normal(actor.head.weight, 0.3 / math.sqrt(hidden[-1]))
+    uniform(actor.hidden[0].weight, math.sqrt(6 / ((2 if with_prev_action else 1) * observation_size + hidden[0])))
+    uniform(actor.hidden[1].weight, math.sqrt(6 / (hidden[0] + hidden[1])))
+    uniform(critics.hidden[0].weight, 1 / math.sqrt(observation_size + action_size))
+    uniform(critics.hidden[1].weight, 1 / math.sqrt(hidden[0]))
+    uniform(critics.head_weight, 0.003)
+    biases = [parameter for name, parameter in agent.named_parameters() if "bias" in name]
+    # TAAC's embedding; two hidden layers and a head of the actor; two hidden layers and a head of both critics
+    assert len(biases) == with_prev_action + 3 + 3
+    assert all((bias == 0).all() for bias in biases)
+    temperatures = [parameter for name, parameter in agent.named_parameters() if "temperature" in name]
+    assert [temperature.item() for temperature in temperatures] == [0.0] * (2 if with_prev_action else 1)
+
+    observation, action = torch.rand(500, observation_size) * 2 - 1, torch.rand(500, action_size) * 2 - 1
+    std = (actor(observation, action) if with_prev_action else actor(observation))[1].exp()
+    assert std.median().item() == pytest.approx(1.0, abs=0.1)
+    assert (critics(observation, action).abs() < 0.1).all()

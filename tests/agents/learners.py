@@ -1,0 +1,104 @@
+"""A small learner of any script, with windows to learn from that have seen everything a replay can hold."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import sac_continuous
+import taac_continuous
+import torch
+from slow_agents import ACTIONS, OBSERVATIONS, inputs, make_agent
+
+from taac_wrappers.agent import SACAgent, TAACAgent
+from taac_wrappers.training.batch import Batch
+from taac_wrappers.training.replay import SequenceReplay, Windows
+
+SCRIPTS = {"taac": taac_continuous, "sac": sac_continuous}
+AGENTS = {"taac": TAACAgent, "sac": SACAgent}
+
+
+class Scene(NamedTuple):
+    """A learner, and one sample of its replay in both forms."""
+
+    learner: Any
+    windows: Windows
+    batch: Batch
+
+
+def filled_replay() -> SequenceReplay:
+    """Two environments whose short episodes begin, repeat, terminate and are cut off; half of the frames repeat."""
+    rng = np.random.default_rng(0)
+    replay = SequenceReplay(OBSERVATIONS, ACTIONS, capacity=200, num_envs=2, seed=0)
+    action = inputs(2)[1]
+    replay.start(inputs(2)[0])
+    for step in range(90):
+        observation, candidate = inputs(2, seed=step)
+        switch = rng.random(2) < 0.5
+        action = np.where(switch[:, None], candidate, action)
+        terminated, truncated = rng.random(2) < 0.1, rng.random(2) < 0.1
+        replay.add(action, switch, rng.normal(size=2), terminated, truncated, observation)
+        if (ended := terminated | truncated).any():
+            replay.start(inputs(2, seed=1000 + step)[0], ended)
+    return replay
+
+
+def small_scene(script: ModuleType, *, double: bool = False, hidden: tuple[int, ...] = (8, 8), **changes: Any) -> Scene:
+    """With ``double``, networks and floating tensors are float64, precise enough for differences."""
+    clip_advantage = {"min_advantage": 0.0} if changes.get("clip_advantage") else {}
+    agent = make_agent(AGENTS[script.METHOD], hidden=hidden, **clip_advantage)
+    settings = {"batch_size": 16, "hidden": hidden, "reward_clip": None, "learning_rate": 1e-3, **changes}
+    learner = script.Learner(script.Args(**settings), agent.double() if double else agent)
+    torch.manual_seed(3)
+    for parameter in learner.target_critics.parameters():
+        parameter += 0.1 * torch.randn_like(parameter)  # or nobody would see which critics were asked
+    windows = script.draw_windows(learner.args, filled_replay())
+    batch = Batch(windows, windows.reward, torch.device("cpu"))
+    if double:
+        for name, value in vars(batch).items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                setattr(batch, name, value.double())
+    return Scene(learner, windows, batch)
+
+
+def noise_of(candidate: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+    """The standard normal noise that a candidate action was made of."""
+    center, scale = (torch.from_numpy(ACTIONS.high + sign * ACTIONS.low).double() / 2 for sign in (1, -1))
+    return ((torch.atanh((candidate - center) / scale) - mean) / log_std.exp()).detach()
+
+
+def squashed(mean: torch.Tensor, log_std: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The action that the noise becomes, and its log density by the change of variables."""
+    raw = mean + log_std.exp() * noise
+    center, scale = (torch.from_numpy(ACTIONS.high + sign * ACTIONS.low).double() / 2 for sign in (1, -1))
+    normal = torch.distributions.Normal(mean, log_std.exp()).log_prob(raw)
+    log_prob = (normal - torch.log(scale * (1 - torch.tanh(raw) ** 2))).sum(-1)
+    return center + scale * torch.tanh(raw), log_prob
+
+
+def assert_standard_normal(noise: torch.Tensor) -> None:
+    assert noise.numel() > 100
+    assert noise.unique().numel() == noise.numel()
+    assert abs(noise.mean().item()) < 3.5 / noise.numel() ** 0.5
+    assert 0.8 < noise.std().item() < 1.2
+
+
+def slope(objective, parameter: torch.Tensor, direction: torch.Tensor, step: float = 1e-6) -> float:
+    """The objective's derivative along one direction of one parameter, by central differences."""
+    sides = []
+    for shift in (step, -step):
+        parameter += shift * direction
+        sides.append(objective().item())
+        parameter -= shift * direction
+    return (sides[0] - sides[1]) / (2 * step)
+
+
+def assert_ascends(objective, parameters: list[torch.Tensor], gradients: tuple[torch.Tensor, ...]) -> None:
+    """The gradients of a loss are those of ``objective``, with the other sign."""
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            direction = torch.randn_like(parameter)
+            derivative = slope(objective, parameter, direction)
+            assert abs(derivative) > 1e-5
+            assert abs(derivative + (gradient * direction).sum().item()) < 1e-7

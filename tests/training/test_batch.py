@@ -1,0 +1,144 @@
+"""A batch against a slow loop over the windows it was made of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taac_wrappers.training.batch import Batch
+from taac_wrappers.training.replay import SequenceReplay, Windows
+
+OBSERVATIONS, ACTIONS = spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(-1e6, 1e6, (1,))
+
+
+def random_windows(seed: int, num_envs: int, batch_size: int, window: int, **how) -> Windows:
+    """Of episodes that begin, repeat and end at random; every observation and every new action is one of its kind."""
+    rng = np.random.default_rng(seed)
+    replay = SequenceReplay(OBSERVATIONS, ACTIONS, capacity=25 * num_envs, num_envs=num_envs, seed=seed)
+    number, action = 0, np.zeros((num_envs, 1))
+
+    def fresh(width: int) -> np.ndarray:
+        nonlocal number
+        number += num_envs * width
+        return np.arange(number - num_envs * width, number).reshape(num_envs, width)
+
+    replay.start(fresh(2))
+    for _ in range(40):
+        switch, terminated, truncated = rng.random((3, num_envs)) < [[0.4], [0.15], [0.15]]
+        action = np.where(switch[:, None], fresh(1), action)
+        replay.add(action, switch, fresh(1)[:, 0], terminated, truncated, fresh(2))
+        if (ended := terminated | truncated).any():
+            replay.start(fresh(2), ended)
+    return replay.sample(batch_size, window, **how)
+
+
+def slow_states(windows: Windows, train_on: str) -> dict[str, list[tuple]]:
+    """Deeper, next and first states as ``(observation, prev_action, flat position, repeated, ended)``."""
+    states: dict[str, list[tuple]] = {"deeper": [], "next": [], "first": []}
+    length, batch_size = windows.reward.shape
+    node = 0
+    for k in range(length):
+        for b in range(batch_size):
+            if windows.valid[k, b]:
+                ended = windows.terminated[k, b] or windows.truncated[k, b]
+                state = (windows.node_observation[node], windows.node_action[node], k * batch_size + b)
+                kind = "next" if k == 0 or train_on == "all" else "deeper"
+                states[kind].append((*state, windows.repeated[k, b], ended))
+                node += 1
+    for index in range(len(windows.action)):
+        if windows.first[index]:
+            states["first"].append((windows.observation[index], windows.prev_action[index], None, None, False))
+    return states
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    num_envs=st.integers(1, 3),
+    batch_size=st.integers(1, 30),
+    window=st.integers(1, 5),
+    follow=st.sampled_from(["repeats", "episode"]),
+    train_on=st.sampled_from(["first", "all"]),
+)
+def test_a_batch_equals_a_loop_over_its_windows(seed, num_envs, batch_size, window, follow, train_on):
+    windows = random_windows(seed, num_envs, batch_size, window, follow=follow, train_on=train_on)
+    batch = Batch(windows, windows.reward * 2, torch.device("cpu"))
+    states = slow_states(windows, train_on)
+    deeper, trained = (len(states[kind]) for kind in ("deeper", "next"))
+    assert (batch.deeper, batch.trained, batch.nodes) == (deeper, trained, deeper + trained)
+
+    everything = [*states["deeper"], *states["next"], *states["first"]]
+    np.testing.assert_array_equal(batch.state_observation, [state[0] for state in everything])
+    np.testing.assert_array_equal(batch.state_prev_action, [state[1] for state in everything])
+    assert batch.state_observation.dtype == batch.state_prev_action.dtype == torch.float32
+    acting = [*states["next"], *states["first"]]
+    np.testing.assert_array_equal(batch.acting_observation, [state[0] for state in acting])
+    np.testing.assert_array_equal(batch.acting_prev_action, [state[1] for state in acting])
+    assert batch.acting_weight.tolist() == [0.0 if state[4] else 1.0 for state in acting]
+
+    nodes = everything[: deeper + trained]
+    assert batch.node_index.tolist() == [state[2] for state in nodes]
+    assert batch.stop_nodes.tolist() == [number for number, state in enumerate(nodes) if not state[3]]
+
+    np.testing.assert_array_equal(batch.observation, windows.observation)
+    np.testing.assert_array_equal(batch.action, windows.action)
+    np.testing.assert_array_equal(batch.reward, windows.reward * 2)
+    for name in ("terminated", "truncated", "repeated"):
+        np.testing.assert_array_equal(getattr(batch, name), getattr(windows, name))
+    for k in range(window - 1):  # n-step targets go on where the window does; the operators never look beyond its end
+        np.testing.assert_array_equal(batch.goes_on[k], windows.valid[k + 1])
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    batch_size=st.integers(1, 30),
+    window=st.integers(1, 5),
+    follow=st.sampled_from(["repeats", "episode"]),
+    train_on=st.sampled_from(["first", "all"]),
+)
+def test_values_of_nodes_find_their_transitions_and_back(seed, batch_size, window, follow, train_on):
+    windows = random_windows(seed, 2, batch_size, window, follow=follow, train_on=train_on)
+    batch = Batch(windows, windows.reward, torch.device("cpu"))
+    values = torch.stack([torch.arange(batch.nodes) + 1.0, torch.arange(batch.nodes) + 1000.0])
+    rows = batch.to_rows(values)
+    assert rows.shape == (2, window, batch_size)
+    states = slow_states(windows, train_on)
+    slow = np.zeros((2, window * batch_size))
+    for number, state in enumerate([*states["deeper"], *states["next"]]):
+        slow[:, state[2]] = number + 1, number + 1000
+    np.testing.assert_array_equal(rows.reshape(2, -1), slow)
+    assert (rows[0] == 0).numpy().tolist() == (~windows.valid).tolist()
+    assert batch.of_trained(rows[0]).tolist() == values[0, batch.deeper :].tolist()
+    # What was trained on stands in the order of the transitions themselves.
+    np.testing.assert_array_equal(
+        batch.of_trained(batch.reward), windows.reward[windows.valid] if train_on == "all" else windows.reward[0]
+    )
+
+
+@pytest.mark.parametrize("follow", ["repeats", "episode"])
+def test_random_windows_hold_every_case(follow):
+    """What the loops above compare is there to be seen."""
+    windows = random_windows(0, 2, 30, 4, follow=follow, train_on="first")
+    batch = Batch(windows, windows.reward, torch.device("cpu"))
+    assert batch.deeper > 10
+    assert len(batch.acting_weight) > 30
+    assert 0 < batch.acting_weight[:30].sum() < 30
+    assert 10 < len(batch.stop_nodes) < batch.nodes
+    assert not windows.valid.all()
+
+
+def test_observations_of_integers_are_learned_from_as_floats():
+    space = spaces.Box(0, 255, (2,), np.uint8)
+    replay = SequenceReplay(space, ACTIONS, capacity=10, num_envs=1, seed=0)
+    no = np.zeros(1, bool)
+    replay.start(np.array([[3, 200]], np.uint8))
+    replay.add(np.zeros((1, 1)), ~no, np.zeros(1), no, no, np.array([[5, 250]], np.uint8))
+    windows = replay.sample(1)
+    batch = Batch(windows, windows.reward, torch.device("cpu"))
+    assert batch.state_observation.dtype == torch.float32
+    assert batch.state_observation.tolist() == [[5.0, 250.0], [3.0, 200.0]]  # the next state and the first one
