@@ -90,6 +90,7 @@ class SequenceReplay:
         self._head = np.zeros(num_envs, np.int64)  # slots completed: where the current observation stands
         self._base = np.arange(num_envs) * self.length  # where each env's ring starts in the flat arrays
         self._started = np.zeros(num_envs, bool)
+        self._intact_from = np.zeros(num_envs, np.int64)  # absolute time; what was before it has been lost
         self.rng = np.random.default_rng(seed)
 
     def start(self, observation: Observation, mask: np.ndarray | None = None) -> None:
@@ -219,7 +220,9 @@ class SequenceReplay:
         stratum = np.arange(batch_size) - np.repeat(np.cumsum(shares) - shares, shares)
         oldest = self._oldest()
         span = self._head - oldest
-        if np.any((span < 1) & (shares > 0)):
+        # After a loss, all that is left may be a final observation; two of them are never neighbours.
+        only_final = (span == 1) & (self._flags[self._flat(np.arange(self.num_envs), oldest)] & FINAL != 0)
+        if np.any(((span < 1) | only_final) & (shares > 0)):
             raise ValueError("sample: an env has no transition yet")
         offset = ((stratum + self.rng.random(batch_size)) / shares[env] * span[env]).astype(np.int64)
         start = oldest[env] + np.minimum(offset, span[env] - 1)  # rounding may reach the slice's open end
@@ -232,7 +235,7 @@ class SequenceReplay:
 
     def _oldest(self) -> np.ndarray:
         """Absolute time of each env's oldest transition whose previous slot is still there."""
-        return np.maximum(self._head - self.length + 2, 0)
+        return np.maximum(self._head - self.length + 2, self._intact_from)
 
     def _flat(self, env: np.ndarray, time: np.ndarray) -> np.ndarray:
         return self._base[env] + time % self.length
@@ -253,7 +256,7 @@ class SequenceReplay:
         """What was recorded after the cursor ``since`` (None: all that is kept), and the cursor after it."""
         # The newest transition is saved again: interrupt() may have marked it since.
         after = self._head - self.length + 1 if since is None else np.asarray(since["head"]) - 1
-        after = np.maximum(np.maximum(after, self._head - self.length + 1), 0)
+        after = np.maximum(np.maximum(after, self._head - self.length + 1), np.maximum(self._intact_from - 1, 0))
         slots = np.concatenate(
             [self._flat(np.array([env]), np.arange(after[env], self._head[env] + 1)) for env in range(self.num_envs)]
         )
@@ -268,15 +271,21 @@ class SequenceReplay:
         return arrays, {"head": self._head.tolist()}
 
     def load_chunks(self, chunks: Iterable[tuple[dict[str, np.ndarray], dict]]) -> None:
-        """Put back what :meth:`chunk` gave, oldest first. The replay must have been made with the same arguments."""
+        """Put back what :meth:`chunk` gave, oldest first, into a new replay made with the same arguments.
+
+        If chunks are missing, what was recorded before them is lost too: only what follows can be sampled. Chunks that
+        do not fit are refused, and then the replay is still empty.
+        """
+        if self._started.any() or self._head.any():
+            raise ValueError(f"load_chunks: the replay must be new, but {self._head.tolist()} slots have been written")
+        head, started, intact_from = self._head, self._started, self._intact_from
         for chunk, _ in chunks:
-            if chunk["head"].shape != self._head.shape:
-                raise ValueError(f"chunk holds {len(chunk['head'])} streams, this replay has {self.num_envs}")
+            self._check_chunk(chunk, head)
+            # The slot before a transition holds its previous action: without it, the first one cannot be used.
+            intact_from = np.where(chunk["from"] > head, chunk["from"] + 1, intact_from)
+            head, started = chunk["head"].copy(), chunk["started"].copy()
             slots = np.concatenate(
-                [
-                    self._flat(np.array([env]), np.arange(chunk["from"][env], chunk["head"][env] + 1))
-                    for env in range(self.num_envs)
-                ]
+                [self._flat(np.array([env]), np.arange(chunk["from"][env], head[env] + 1)) for env in range(len(head))]
             )
             self._action[slots], self._reward[slots], self._flags[slots] = (
                 chunk["action"],
@@ -287,7 +296,31 @@ class SequenceReplay:
                 _write(self._observation, slots, {key: chunk[f"observation.{key}"] for key in self._observation})
             else:
                 _write(self._observation, slots, chunk["observation"])
-            self._head, self._started = chunk["head"].copy(), chunk["started"].copy()
+        for env, start in enumerate(np.maximum(head - self.length + 1, intact_from)):
+            final = self._flags[self._flat(np.array([env]), np.arange(start, head[env] + 1))] & FINAL != 0
+            if np.any(final[1:] & final[:-1]):  # drawing starts would go on for ever where there are no others
+                raise ValueError(f"chunks must hold a transition between two final observations, stream {env} does not")
+        self._head, self._started, self._intact_from = head, started, intact_from
+
+    def _check_chunk(self, chunk: dict[str, np.ndarray], head: np.ndarray) -> None:
+        """Refuse what :meth:`chunk` cannot have given after ``head``: it may come from anybody's file."""
+        expected = self.chunk(None)[0]  # of this empty replay
+        if chunk.keys() != expected.keys():
+            raise ValueError(f"chunk must have the entries {sorted(expected)}, got {sorted(chunk)}")
+        if chunk["head"].shape != self._head.shape:
+            raise ValueError(f"chunk holds {chunk['head'].size} streams, this replay has {self.num_envs}")
+        for key, array in chunk.items():
+            if array.dtype != expected[key].dtype:
+                raise ValueError(f"chunk[{key!r}] must have dtype {expected[key].dtype}, got {array.dtype}")
+        first, last = chunk["from"], chunk["head"]
+        if first.shape != last.shape or chunk["started"].shape != last.shape:
+            raise ValueError(f"chunk must have one 'from', 'head' and 'started' per stream, got {first.shape}")
+        if np.any((first < 0) | (last < first) | (last < head) | (last > 2**62) | (last - first >= self.length)):
+            raise ValueError(f"chunk must fit after {head.tolist()}, got slots {first.tolist()} to {last.tolist()}")
+        slots = int((last - first + 1).sum())
+        for key in expected.keys() - {"from", "head", "started"}:
+            if chunk[key].shape != (slots, *expected[key].shape[1:]):
+                raise ValueError(f"chunk[{key!r}] must be {slots} of {expected[key].shape[1:]}, got {chunk[key].shape}")
 
     def is_stale(self, cursor: dict) -> bool:
         """Whether everything recorded before ``cursor`` has been overwritten since."""
