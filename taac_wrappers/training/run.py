@@ -42,6 +42,7 @@ from taac_wrappers.training.checkpoint import (
 )
 from taac_wrappers.training.envs import make_env, restore_episodes
 from taac_wrappers.training.evaluation import Policy, evaluate
+from taac_wrappers.training.finite import LearningFault, NotFinite, require_finite
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.tasks import resolve_env_id, simulator_versions
 from taac_wrappers.training.tracking import Tracker, plot_curve, read_config, write_config
@@ -88,13 +89,13 @@ def command_line(args_type: type[A], main: Callable[[A], int]) -> None:
 
 
 def exit_with(program: Callable[[], int]) -> None:
-    """Exit with the program's own code, or after one line about bad input with code 2."""
+    """Exit with the program's own code, or after one line with 2 for bad input and 1 for a fault in learning."""
     sys.stdout, sys.stderr = _Unbreakable(sys.stdout), _Unbreakable(sys.stderr)  # type: ignore[assignment]
     try:
         sys.exit(program())
-    except BadInput as error:
+    except (BadInput, LearningFault) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
 
 
 class _Unbreakable:
@@ -233,13 +234,26 @@ class TrainingState:
     def __post_init__(self) -> None:
         self.counters = Counters(self.envs.num_envs)
 
-    def save(self, store: CheckpointStore, extra: dict[str, Any]) -> None:
-        """Write a checkpoint; ``extra`` is anything JSON-able that belongs to the run rather than to the learner."""
-        tensors = {
-            f"{name}.{key}": value.detach().cpu().contiguous()
+    def check_finite(self) -> None:
+        """Raise NotFinite if the last update's metrics, a weight or the optimizer is nan or inf."""
+        require_finite(self.metrics)
+        require_finite(self._weights())
+        require_finite(flatten_optimizer(self.optimizer)[0])
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {
+            f"{name}.{key}": value.detach()
             for name, module in self.modules.items()
             for key, value in module.state_dict().items()
         }
+
+    def save(self, store: CheckpointStore, extra: dict[str, Any]) -> None:
+        """Write a checkpoint; ``extra`` is anything JSON-able that belongs to the run rather than to the learner.
+
+        Raises NotFinite instead if that would replace a good checkpoint by a spoilt one.
+        """
+        self.check_finite()
+        tensors = {key: value.cpu().contiguous() for key, value in self._weights().items()}
         optimizer_tensors, optimizer_meta = flatten_optimizer(self.optimizer)
         rng_tensors, rng_meta = rng_state(replay=self.replay.rng, act=self.rng)
         episodes = list(self.envs.call("episode_state"))
@@ -376,13 +390,32 @@ class Run:
             self._start_bar(state.counters.frames)
             opened.callback(self.bar.close)
             self._opened = opened.pop_all()
+        self._state = state
         return observation
 
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._opened.close()
+        if isinstance(error, Exception):
+            self._blame_learning(error)
+
+    def _blame_learning(self, error: Exception) -> None:
+        """Name what is nan or inf, if anything is: environments, and then their rewards, only suffer from it."""
+        try:
+            self._state.check_finite()
+            if isinstance(error, NotFinite):
+                raise error
+        except NotFinite as fault:
+            counters, saved = self._state.counters, self.store.newest_frame()
+            way_back = (
+                "nothing was saved before"
+                if saved is None
+                else f"the last finite checkpoint is at frame {saved}; resume with: {self._resume_command()}"
+            )
+            reason = f"{fault} at update {counters.updates} (frame {counters.frames}); {way_back}"
+            raise LearningFault(reason) from error
 
     def _begin(self, state: TrainingState) -> tuple[np.ndarray, dict[str, Any]]:
         observation, _ = state.envs.reset(seed=self.args.seed)
@@ -486,6 +519,7 @@ class Run:
 
     def evaluate(self, counters: Counters, policy: Policy) -> None:
         """Judge the policy by its mode in an environment of its own; every evaluation has the same starts."""
+        self._state.check_finite()
         result = evaluate(policy, self.eval_env, self.args.eval_episodes, seed=self.args.seed)
         self.log(counters.frames, _evaluation_metrics(result))
         self.tracker.flush()
