@@ -28,6 +28,7 @@ from taac_wrappers.agent import SACAgent, TwinCritics
 from taac_wrappers.agent.operators import continuous_entropy_target
 from taac_wrappers.training.batch import Batch
 from taac_wrappers.training.envs import make_vector_env
+from taac_wrappers.training.finite import CHECK_INTERVAL, require_finite
 from taac_wrappers.training.replay import SequenceReplay, Windows
 from taac_wrappers.training.run import (
     Counters,
@@ -201,6 +202,7 @@ class Learner:
     def sample(self, replay: SequenceReplay) -> Batch:
         windows = draw_windows(self.args, replay)
         reward = windows.reward
+        require_finite({"a reward in the replay": reward})
         if self.normalizer is not None:
             self.normalizer.update(reward[0])  # the starts are a uniform sample of the replay, deeper rows are not
             reward = self.normalizer.normalize(reward)
@@ -288,6 +290,8 @@ def main(args: Args) -> int:
             if counters.frames >= args.learning_starts:
                 for _ in range(counters.due(args.frames_per_iteration) * args.updates_per_iteration):
                     state.metrics = learner.update(learner.sample(replay), counters)
+                    if counters.updates % CHECK_INTERVAL == 0:
+                        state.check_finite()
 
             if counters.due(LOG_INTERVAL):
                 run.log_progress(counters, state.metrics)

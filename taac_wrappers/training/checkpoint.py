@@ -4,7 +4,8 @@ A run folder holds ``checkpoint/<frame>/`` (one folder per generation: ``state.s
 ``MANIFEST.json`` with the size and SHA-256 of every file) and ``checkpoint/replay/`` (chunks of the replay buffer that
 generations share, so that saving writes only what is new). A generation is written beside its place, synced, renamed
 into it and read back before an older one is removed: at any moment at least one complete generation exists. Reading
-checks every byte against the manifest; a damaged generation is named in a warning and the one before it is used.
+checks every byte against the manifest; a damaged generation is named in a warning and the one before it is used. If
+a damaged chunk leaves no generation whole, the newest one goes on without the replay up to and including that chunk.
 
 Nothing read here can run code: files are JSON and safetensors, of the size the manifest states, under fixed names.
 """
@@ -20,7 +21,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,7 +51,7 @@ META = "meta.json"
 REPLAY = "replay"
 GENERATION_NAME = re.compile(r"(\d{12,})(?:\.(\d+))?")
 STATE_NAME, META_NAME = re.compile(re.escape(STATE)), re.compile(re.escape(META))
-CHUNK_NAME = re.compile(r"\d{12,}-[0-9a-f]{16}\.safetensors")
+CHUNK_NAME = re.compile(r"(\d{12,20})-[0-9a-f]{16}\.safetensors")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 ARRAY_TYPES = {"bool", "float16", "float32", "float64"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -137,6 +138,11 @@ class _Chunk:
 
     file: _File
     cursor: dict[str, Any]
+
+    @property
+    def frame(self) -> int:
+        """At which it was taken."""
+        return int(self.file.name.partition("-")[0])
 
 
 @dataclass(frozen=True)
@@ -260,21 +266,15 @@ class CheckpointStore:
         return generation.path
 
     def load(self) -> Loaded:
-        """Read the newest generation that verifies; damaged newer ones are named in one warning."""
+        """Read the newest generation that verifies, or if none does, the newest that lacks nothing but old replay.
+
+        What is damaged is named in one warning.
+        """
         self._sweep()
-        problems: list[str] = []
-        for path in self._newest_first():
-            try:
-                loaded, self._last = self._read(path)
-            except (CheckpointError, OSError) as error:
-                problems.append(f"{path}: {error}")
-                continue
-            if problems:
-                warnings.warn(f"going back to checkpoint {path}, because {'; '.join(problems)}", stacklevel=2)
-            return loaded
-        if problems:
-            raise CheckpointError(f"no checkpoint is usable: {'; '.join(problems)}")
-        raise CheckpointError(f"no checkpoint in {self.folder}")
+        loaded, self._last, warning = self._choose()
+        if warning:
+            warnings.warn(warning, stacklevel=2)
+        return loaded
 
     # Reading
 
@@ -290,25 +290,63 @@ class CheckpointStore:
     def _newest_first(self) -> list[Path]:
         return [path for *_, path in sorted(self._found(), reverse=True)]
 
-    def _read(self, path: Path) -> tuple[Loaded, _Generation]:
+    def _choose(self) -> tuple[Loaded, _Generation, str]:
+        """The generation to go on with, and a warning if another one would have been preferable."""
+        problems: list[str] = []
+        incomplete: tuple[Loaded, _Generation] | None = None
+        for path in self._newest_first():
+            try:
+                loaded, generation, damage = self._read(path)
+            except (CheckpointError, OSError) as error:
+                problems.append(f"{path}: {error}")
+                continue
+            if not damage:
+                because = f"going back to checkpoint {path}, because {'; '.join(problems)}"
+                return loaded, generation, because if problems else ""
+            problems.append(f"{path}: {damage}")
+            incomplete = incomplete or (loaded, generation)
+        if incomplete is not None:
+            path = incomplete[0].path
+            return *incomplete, f"going on from checkpoint {path} without all of its replay: {'; '.join(problems)}"
+        if problems:
+            raise CheckpointError(f"no checkpoint is usable: {'; '.join(problems)}")
+        raise CheckpointError(f"no checkpoint in {self.folder}")
+
+    def _read(self, path: Path) -> tuple[Loaded, _Generation, str]:
+        """A generation, which must be whole but for older chunks, and the damage to these if there is any."""
         generation = _Generation.read(path)
         state_file, meta_file = generation.files
         meta_file.check(path)
         with _parsing(META):
             meta = read_json(path / META)
-        for chunk in generation.chunks:
-            chunk.file.check(self._replay)
-            with _parsing(chunk.file.name), safetensors.safe_open(self._replay / chunk.file.name, framework="np"):
-                pass  # its header is valid
+        chunks, damage = self._intact_chunks(generation)
         with _parsing(STATE):
             tensors, arrays = _decode_state(state_file.read(path))
-        chunks = _Chunks(generation.chunks, self._replay)
-        return Loaded(generation.frame, tensors, arrays, meta, chunks, path), generation
+        loaded = Loaded(generation.frame, tensors, arrays, meta, _Chunks(chunks, self._replay), path)
+        return loaded, replace(generation, chunks=chunks), damage
+
+    def _intact_chunks(self, generation: _Generation) -> tuple[tuple[_Chunk, ...], str]:
+        """The chunks after the last damaged one, because a replay gives up its oldest frames first; and the damage."""
+        kept: tuple[_Chunk, ...] = ()
+        damage: list[str] = []
+        for chunk in generation.chunks:
+            try:
+                chunk.file.check(self._replay)
+                with _parsing(chunk.file.name), safetensors.safe_open(self._replay / chunk.file.name, framework="np"):
+                    kept = (*kept, chunk)  # its header is valid
+            except (CheckpointError, OSError) as error:
+                kept, lost = (), chunk.frame
+                damage.append(str(error))
+        if not damage:
+            return kept, ""
+        if not kept:  # with the newest chunk, the episodes that are under way are lost
+            raise CheckpointError("; ".join(damage))
+        remain = f"the replay's frames up to {lost} are lost, {generation.frame - lost} remain"
+        return kept, f"{'; '.join(damage)}: {remain}, and the run will differ from one without this damage"
 
     def _newest_good(self) -> _Generation | None:
-        for path in self._newest_first():
-            with contextlib.suppress(CheckpointError, OSError):
-                return self._read(path)[1]
+        with contextlib.suppress(CheckpointError, OSError):
+            return self._choose()[1]
         return None
 
     # Writing

@@ -42,6 +42,7 @@ from taac_wrappers.training.checkpoint import (
 )
 from taac_wrappers.training.envs import make_env, restore_episodes
 from taac_wrappers.training.evaluation import Policy, evaluate
+from taac_wrappers.training.finite import LearningFault, NotFinite, require_finite
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.tasks import resolve_env_id, simulator_versions
 from taac_wrappers.training.tracking import Tracker, plot_curve, read_config, write_config
@@ -60,6 +61,11 @@ SHOWN = {
     "charts/repeat_fraction": "repeats {:.0%}",
 }
 """What the progress bar shows beside frames, speed and time."""
+
+METRICS_LOST = "the last lines of metrics.csv are lost"
+
+RETRY_SECONDS = 60.0
+"""After a save that failed: how long until the next try, and between two lines that say so."""
 
 
 class BadInput(ValueError):
@@ -83,12 +89,32 @@ def command_line(args_type: type[A], main: Callable[[A], int]) -> None:
 
 
 def exit_with(program: Callable[[], int]) -> None:
-    """Exit with the program's own code, or after one line about bad input with code 2."""
+    """Exit with the program's own code, or after one line with 2 for bad input and 1 for a fault in learning."""
+    sys.stdout, sys.stderr = _Unbreakable(sys.stdout), _Unbreakable(sys.stderr)  # type: ignore[assignment]
     try:
         sys.exit(program())
-    except BadInput as error:
+    except (BadInput, LearningFault) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
+
+
+class _Unbreakable:
+    """A standard stream that may lead to a full disk or a closed pipe: what it does not take does not end a run."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def _defaults(args_type: Any) -> Any:
@@ -208,13 +234,26 @@ class TrainingState:
     def __post_init__(self) -> None:
         self.counters = Counters(self.envs.num_envs)
 
-    def save(self, store: CheckpointStore, extra: dict[str, Any]) -> None:
-        """Write a checkpoint; ``extra`` is anything JSON-able that belongs to the run rather than to the learner."""
-        tensors = {
-            f"{name}.{key}": value.detach().cpu().contiguous()
+    def check_finite(self) -> None:
+        """Raise NotFinite if the last update's metrics, a weight or the optimizer is nan or inf."""
+        require_finite(self.metrics)
+        require_finite(self._weights())
+        require_finite(flatten_optimizer(self.optimizer)[0])
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {
+            f"{name}.{key}": value.detach()
             for name, module in self.modules.items()
             for key, value in module.state_dict().items()
         }
+
+    def save(self, store: CheckpointStore, extra: dict[str, Any]) -> None:
+        """Write a checkpoint; ``extra`` is anything JSON-able that belongs to the run rather than to the learner.
+
+        Raises NotFinite instead if that would replace a good checkpoint by a spoilt one.
+        """
+        self.check_finite()
+        tensors = {key: value.cpu().contiguous() for key, value in self._weights().items()}
         optimizer_tensors, optimizer_meta = flatten_optimizer(self.optimizer)
         rng_tensors, rng_meta = rng_state(replay=self.replay.rng, act=self.rng)
         episodes = list(self.envs.call("episode_state"))
@@ -289,6 +328,8 @@ class Run:
         self.signal: int | None = None
         self._signal_raises = False
         self._saved_frame: int | None = None  # of the last checkpoint of this process
+        self._unsaved: tuple[TrainingState, Any] | None = None  # what a full disk did not take, to be tried again
+        self._tried_at = self._complained_at = -RETRY_SECONDS
         self._shown: dict[str, str] = {}
         if self.resuming:
             self._check_resumable()
@@ -344,18 +385,37 @@ class Run:
                     run_id=extra.get("wandb_run_id"),
                     resume_at=extra.get("metrics_position"),
                 )
-            opened.callback(self.tracker.close)
+            opened.callback(self._close_tracker)
             self._catch_signals(opened)
             self._start_bar(state.counters.frames)
             opened.callback(self.bar.close)
             self._opened = opened.pop_all()
+        self._state = state
         return observation
 
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._opened.close()
+        if isinstance(error, Exception):
+            self._blame_learning(error)
+
+    def _blame_learning(self, error: Exception) -> None:
+        """Name what is nan or inf, if anything is: environments, and then their rewards, only suffer from it."""
+        try:
+            self._state.check_finite()
+            if isinstance(error, NotFinite):
+                raise error
+        except NotFinite as fault:
+            counters, saved = self._state.counters, self.store.newest_frame()
+            way_back = (
+                "nothing was saved before"
+                if saved is None
+                else f"the last finite checkpoint is at frame {saved}; resume with: {self._resume_command()}"
+            )
+            reason = f"{fault} at update {counters.updates} (frame {counters.frames}); {way_back}"
+            raise LearningFault(reason) from error
 
     def _begin(self, state: TrainingState) -> tuple[np.ndarray, dict[str, Any]]:
         observation, _ = state.envs.reset(seed=self.args.seed)
@@ -421,6 +481,8 @@ class Run:
     def goes_on(self, counters: Counters) -> bool:
         """Whether there are frames left to train on, and nobody has asked to stop; moves the progress bar."""
         self.bar.update(counters.frames - self.bar.n)
+        if self._unsaved is not None and time.monotonic() - self._tried_at >= RETRY_SECONDS:
+            self.save(*self._unsaved)
         return counters.frames < self.args.total_frames and not self._solved(counters) and self.signal is None
 
     def _solved(self, counters: Counters) -> bool:
@@ -457,6 +519,7 @@ class Run:
 
     def evaluate(self, counters: Counters, policy: Policy) -> None:
         """Judge the policy by its mode in an environment of its own; every evaluation has the same starts."""
+        self._state.check_finite()
         result = evaluate(policy, self.eval_env, self.args.eval_episodes, seed=self.args.seed)
         self.log(counters.frames, _evaluation_metrics(result))
         self.tracker.flush()
@@ -465,11 +528,12 @@ class Run:
             self._film(counters, policy)
 
     def _film(self, counters: Counters, policy: Policy) -> None:
-        env = make_env(self.env_id, video_folder=self.folder / "videos" / f"frame-{counters.frames}")
         try:
-            evaluate(policy, env, 1, seed=self.args.seed)
-        finally:
-            env.close()  # writes the video
+            folder = self.folder / "videos" / f"frame-{counters.frames}"
+            with contextlib.closing(make_env(self.env_id, video_folder=folder)) as env:  # closing writes the video
+                evaluate(policy, env, 1, seed=self.args.seed)
+        except OSError as error:
+            self._complain(f"no video of frame {counters.frames}: {error}; training goes on")
 
     def _check_rendering(self) -> None:
         """Fail now rather than at the first evaluation."""
@@ -484,11 +548,17 @@ class Run:
             raise ValueError(f"--capture-video: {self.env_id} cannot be filmed: {error}") from error
 
     def save(self, state: TrainingState, agent: Any) -> None:
-        """Write a checkpoint, and the agent as it is now; a disk that takes neither does not end the training."""
+        """Write a checkpoint, and the agent as it is now; if the disk fails, training goes on and this is retried."""
+        self._tried_at = time.monotonic()
         try:
             self._save(state, agent)
         except OSError as error:
-            tqdm.write(f"{error}; training goes on", file=sys.stderr)
+            self._unsaved = state, agent
+            self._complain(f"{error}; training goes on, and saving is tried again")
+            return
+        if self._unsaved is not None:
+            self._unsaved = None
+            tqdm.write(f"saved again, at frame {state.counters.frames}", file=sys.stderr)
 
     def _save(self, state: TrainingState, agent: Any) -> None:
         extra = {
@@ -500,21 +570,49 @@ class Run:
         agent.save(self.folder / "agent.safetensors")
         self._saved_frame = state.counters.frames
 
+    def _complain(self, message: str) -> None:
+        """Say that the disk fails, but not more often than somebody would read it."""
+        if time.monotonic() - self._complained_at >= RETRY_SECONDS:
+            self._complained_at = time.monotonic()
+            tqdm.write(message, file=sys.stderr)
+
+    def _close_tracker(self) -> None:
+        """Where finish() did not get that far."""
+        try:
+            self.tracker.close()
+        except OSError as error:
+            print(f"error: {error}: {METRICS_LOST}", file=sys.stderr)
+
     def finish(self, state: TrainingState, agent: Any) -> int:
         """Save, evaluate for the last time, draw the curve and say how it went; returns the exit code."""
-        counters = state.counters
+        counters, unwritten = state.counters, []
         if self._saved_frame != counters.frames:
-            self._save(state, agent)
+            with _noting(unwritten, lambda: self._what_is_lost(counters.frames)):
+                self._save(state, agent)
         self.bar.close()
         if self.signal is None:
             with contextlib.suppress(KeyboardInterrupt):
                 self._last_evaluation(counters, agent.policy())
-        self.tracker.flush()
-        print(f"curve: {plot_curve(self.folder)}\nagent: {self.folder / 'agent.safetensors'}")
+        with _noting(unwritten, lambda: METRICS_LOST):
+            self.tracker.close()
+        with _noting(unwritten, lambda: "there is no new curve.png"):
+            print(f"curve: {plot_curve(self.folder)}")
+        if unwritten:
+            print(f"error: {'; '.join(unwritten)}", file=sys.stderr)
+            return 1
+        print(f"agent: {self.folder / 'agent.safetensors'}")
         if self.signal is None:
             return 0
         print(f"interrupted and saved; continue with: {self._resume_command()}")
         return 128 + self.signal
+
+    def _what_is_lost(self, frame: int) -> str:
+        saved = self.store.newest_frame()
+        if saved is None:
+            return "nothing of this run is saved"
+        if saved == frame:
+            return "the checkpoint is saved, but agent.safetensors is not of the last frame"
+        return f"what was learned after frame {saved} is lost, continue from there with {self._resume_command()}"
 
     def _last_evaluation(self, counters: Counters, policy: Policy) -> None:
         """Everything is saved already, so this may be interrupted at any moment."""
@@ -530,6 +628,15 @@ class Run:
         script = inspect.getfile(type(self.args))  # not sys.argv: somebody else's program may have called main()
         nearer = os.path.relpath(script)
         return shlex.join(["python", min(script, nearer, key=len), "--resume", str(self.folder)])
+
+
+@contextlib.contextmanager
+def _noting(unwritten: list[str], consequence: Callable[[], str]) -> Iterator[None]:
+    """At the end of a run, a file that cannot be written is noted with its consequence, and the rest goes on."""
+    try:
+        yield
+    except OSError as error:
+        unwritten.append(f"{error}: {consequence()}")
 
 
 def _render_without_display() -> None:

@@ -233,9 +233,13 @@ class Tracker:
             self._write_pending()
 
     def _write_pending(self) -> None:
-        while self._pending:
-            written = self._file.write(self._pending)
-            del self._pending[:written]
+        try:
+            while self._pending:
+                written = self._file.write(self._pending)
+                del self._pending[:written]
+        except OSError as error:
+            error.filename = self._file.name  # a failed write does not say which file
+            raise
 
     def _flush_file(self) -> None:
         self._flushed_at = time.monotonic()
@@ -244,7 +248,7 @@ class Tracker:
         except OSError as error:
             if self._flushed_at - self._complained_at >= COMPLAIN_SECONDS:
                 self._complained_at = self._flushed_at
-                _say(f"{self._file.name} cannot be written ({error}); metrics are kept in memory until it can")
+                _say(f"{self._file.name} cannot be written ({error.strerror}); metrics are kept in memory until it can")
 
     def _for_each_sink(self, action: Any) -> None:
         for sink in list(self._sinks):

@@ -525,7 +525,7 @@ def test_chunks_of_another_number_of_streams_are_refused():
     recorder = Recorder(num_envs=2, frames=6)
     chunk = recorder.replay.chunk(None)
     with pytest.raises(ValueError, match="chunk holds 2 streams, this replay has 3"):
-        Recorder(num_envs=3, frames=6).replay.load_chunks([chunk])
+        Recorder(num_envs=3, frames=6).empty_replay().load_chunks([chunk])
 
 
 # --- Misuse ----------------------------------------------------------------------------------------------------------

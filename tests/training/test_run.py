@@ -22,7 +22,7 @@ from torch import nn
 
 from taac_wrappers import AdaptiveNormalizer
 from taac_wrappers.training import run as run_module
-from taac_wrappers.training.checkpoint import CheckpointStore, Loaded
+from taac_wrappers.training.checkpoint import Loaded
 from taac_wrappers.training.envs import make_vector_env
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.run import (
@@ -487,21 +487,6 @@ def test_nothing_stays_open(fails):
     else:
         main(Args(run_dir=Path("run")))
     assert (len(os.listdir("/dev/fd")), signal.getsignal(signal.SIGINT), threading.active_count()) == before
-
-
-def test_a_full_disk_does_not_end_the_training_before_its_end(monkeypatch, capsys):
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    main(Args(run_dir=Path("whole")))
-    capsys.readouterr()
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointStore, "save", full)
-        with pytest.raises(OSError, match="No space left"):
-            main(Args(run_dir=Path("run")))
-    said = capsys.readouterr().err
-    assert said.count("No space left on device; training goes on") == 2  # at frames 15 and 30
-    assert metric_lines(Path("run")) == metric_lines(Path("whole"))[:-6]  # all but the six of the last evaluation
 
 
 # --- What cannot work ------------------------------------------------------------------------------------------------
