@@ -222,7 +222,8 @@ class Learner:
         self.optimizer.step()
         counters.updates += 1
         if counters.updates % args.target_interval == 0:
-            torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
+            with torch.no_grad():  # else every target would remember all the critics it came from
+                torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
         return {
             "losses/critic": loss_q.detach(),
             "losses/actor": loss_pi.detach(),

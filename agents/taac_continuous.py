@@ -296,7 +296,8 @@ class Learner:
             agent.log_switch_temperature.clamp_(min=math.log(MIN_SWITCH_TEMPERATURE))
         counters.updates += 1
         if counters.updates % args.target_interval == 0:
-            torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
+            with torch.no_grad():  # else every target would remember all the critics it came from
+                torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
         switch_entropy, action_entropy = entropies.mean(1)
         return {
             "losses/critic": loss_q.detach(),

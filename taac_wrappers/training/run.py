@@ -45,7 +45,16 @@ from taac_wrappers.training.evaluation import Policy, evaluate
 from taac_wrappers.training.finite import LearningFault, NotFinite, require_finite
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.tasks import resolve_env_id, simulator_versions
-from taac_wrappers.training.tracking import Tracker, plot_curve, read_config, write_config
+from taac_wrappers.training.tracking import (
+    METRICS,
+    TEMPORARY,
+    TENSORBOARD,
+    Tracker,
+    plot_curve,
+    read_config,
+    sync_folder,
+    write_config,
+)
 
 A = TypeVar("A")
 
@@ -360,8 +369,6 @@ class Run:
                 )
         if config["resolved_env_id"] != self.env_id:
             raise ValueError(f"--resume: this run was of {config['resolved_env_id']}, which is now {self.env_id}")
-        if not self.store.exists():
-            raise ValueError(f"--resume: {str(self.folder)!r} holds no checkpoint yet; start a new run")
 
     def start(self, state: TrainingState) -> np.ndarray:
         """Begin, or go on where the run to resume was saved; returns the current observations.
@@ -370,10 +377,12 @@ class Run:
         """
         with contextlib.ExitStack() as opened:
             opened.callback(state.envs.close)
-            observation, extra = self._restore(state) if self.resuming else self._begin(state)
+            observation, extra = self._restore(state) if self.store.exists() else self._begin(state)
             self.eval_env = make_env(self.env_id)
             opened.callback(self.eval_env.close)
             with self._written_folder() as config:
+                if self.resuming and not extra:
+                    self._forget_metrics()
                 if self.args.capture_video:
                     self._check_rendering()
                 self.tracker = Tracker(
@@ -429,26 +438,45 @@ class Run:
             raise ValueError(f"--resume: {loaded.path} is a checkpoint of {extra['env_id']}, not of {self.env_id}")
         return state.restore(loaded), extra
 
+    def _forget_metrics(self) -> None:
+        """The run was killed before its first checkpoint, and begins anew."""
+        print(f"{self.folder} holds no checkpoint yet: starting from the beginning")
+        (self.folder / METRICS).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / TENSORBOARD, ignore_errors=True)
+
     @contextlib.contextmanager
     def _written_folder(self) -> Iterator[dict[str, Any]]:
-        """The folder, and what its ``config.json`` will say once the rest has worked; if it fails, all is as before."""
+        """The folder, with what its ``config.json`` says once the rest has worked; if it fails, all is as before."""
         args = _plain(dataclasses.asdict(self.args)) | {"run_dir": str(self.folder), "resume": None}
         if self.resuming:  # its other entries tell how the run began
             config = _read_run(self.folder) | {"args": args}
-        else:
-            ids = {"env_id": self.args.env_id, "resolved_env_id": self.env_id}
-            config = {"method": self.method, **ids, "versions": simulator_versions(), "args": args}
-            try:
-                self.folder.mkdir(parents=True)
-            except OSError as error:
-                raise OSError(f"--run-dir: cannot create {str(self.folder)!r}: {error.strerror}") from error
-        try:
             yield config
             write_config(self.folder, config)
+            return
+        ids = {"env_id": self.args.env_id, "resolved_env_id": self.env_id}
+        config = {"method": self.method, **ids, "versions": simulator_versions(), "args": args}
+        try:
+            self._make_folder(config)
+        except OSError as error:
+            raise OSError(f"--run-dir: cannot create {str(self.folder)!r}: {error.strerror}") from error
+        try:
+            yield config
         except BaseException:
-            if not self.resuming:
-                shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
             raise
+
+    def _make_folder(self, config: dict[str, Any]) -> None:
+        """All at once with its ``config.json``: whatever is killed after this can be resumed."""
+        staging = self.folder.with_name(TEMPORARY + self.folder.name)
+        shutil.rmtree(staging, ignore_errors=True)  # somebody was killed just here
+        staging.mkdir(parents=True)
+        try:
+            write_config(staging, config)
+            os.rename(staging, self.folder)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        sync_folder(self.folder.parent)
 
     def _catch_signals(self, opened: contextlib.ExitStack) -> None:
         """Ctrl-C and SIGTERM end the run after the current frame; Python lets only the main thread catch them."""

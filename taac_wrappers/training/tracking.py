@@ -30,6 +30,7 @@ __all__ = ["Tracker", "plot_curve", "read_config", "read_metrics", "write_config
 CONFIG = "config.json"
 METRICS = "metrics.csv"
 CURVE = "curve.png"
+TENSORBOARD = "tensorboard"
 TEMPORARY = ".tmp-"
 """Prefix of everything that is being written; whatever bears it after a crash is rubbish."""
 
@@ -333,7 +334,7 @@ class _TensorBoard:
     def __init__(self, run_dir: Path, purge_step: int | None):
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge_step)
+        self._writer = SummaryWriter(str(run_dir / TENSORBOARD), purge_step=purge_step)
 
     def log(self, frame: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -603,6 +604,40 @@ def test_a_run_to_resume_survives_that_tracking_cannot_start(monkeypatch):
     assert contents(Path("run")) == before
 
 
+def test_a_run_without_a_checkpoint_begins_anew(command, capsys):
+    main(Args(run_dir=Path("whole")))
+    main(Args(run_dir=Path("run"), total_frames=10))
+    shutil.rmtree("run/checkpoint")
+    code, out, _ = command("--resume", "run", "--total-frames", "40")
+    assert code == 0
+    assert "run holds no checkpoint yet: starting from the beginning\n" in out
+    assert record(Path("run")) == record(Path("whole"))
+    assert len(list(Path("run/tensorboard").iterdir())) == 1  # of this beginning, not of the one before
+
+    (Path("run/metrics.csv")).unlink()
+    shutil.rmtree("run/checkpoint")  # as if killed just after the folder was made
+    assert command("--resume", "run")[0] == 0
+    assert record(Path("run")) == record(Path("whole"))
+
+
+def test_a_folder_that_was_never_finished_is_not_in_the_way(tmp_path):
+    Path(".tmp-run").mkdir()
+    Path(".tmp-run/.tmp-config.json").write_text("{")
+    main(Args(run_dir=Path("run"), total_frames=10))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("call", ["write_config", "os.rename"])
+def test_a_folder_that_cannot_be_finished_leaves_nothing(command, monkeypatch, tmp_path, call):
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(f"taac_wrappers.training.run.{call}", full)
+    code, _, said = command("--run-dir", "run")
+    assert (code, said) == (2, "error: --run-dir: cannot create 'run': No space left on device\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_resume_refuses_what_belongs_to_something_else(command):
     main(Args(run_dir=Path("run"), total_frames=10))
     main(Args(run_dir=Path("dark"), env_id="test_run/DarkDrift-v0", total_frames=10))
@@ -612,9 +647,7 @@ def test_resume_refuses_what_belongs_to_something_else(command):
     code, _, said = command("--resume", "run", "--run-dir", "elsewhere")
     assert (code, said) == (2, "error: --run-dir elsewhere is for a new run, but --resume continues run\n")
 
-    Path("run/checkpoint").rename("checkpoint")
-    code, _, said = command("--resume", "run")
-    assert (code, said) == (2, "error: --resume: 'run' holds no checkpoint yet; start a new run\n")
+    shutil.rmtree("run/checkpoint")
     Path("dark/checkpoint").rename("run/checkpoint")
     code, _, said = command("--resume", "run")
     assert code == 2
