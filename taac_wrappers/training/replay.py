@@ -8,8 +8,10 @@ a slot of its own, where no transition starts; the next episode begins in the sl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -94,15 +96,16 @@ class SequenceReplay:
 
     def start(self, observation: Observation, mask: np.ndarray | None = None) -> None:
         """Begin an episode in every env, or in those of ``mask``, with its first observation ``[num_envs, ...]``."""
-        envs = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
+        envs = np.arange(self.num_envs) if mask is None else np.flatnonzero(_flags("mask", mask, self.num_envs))
         ended = (self._flags[self._current(envs)] & FINAL) != 0
         if np.any(self._started[envs] & ~ended):
             raise ValueError(f"start: the episode of env {envs[self._started[envs] & ~ended]} has not ended")
+        rows = _fitting_observation("observation", observation, self._observation, self.num_envs, envs)
         self._head[envs] += ended
         self._started[envs] = True
         current = self._current(envs)
         self._flags[current] = FIRST
-        _write(self._observation, current, _rows(observation, envs))
+        _write(self._observation, current, rows)
 
     def add(
         self,
@@ -118,17 +121,23 @@ class SequenceReplay:
         current = self._current(envs)
         if not self._started.all() or np.any(self._flags[current] & FINAL):
             raise ValueError("add: every env must have been started and not ended")
+        action = _fitting("action", action, self._action, self.num_envs)
+        switch = _flags("switch", switch, self.num_envs)
+        reward = _fitting("reward", reward, self._reward, self.num_envs)
+        terminated = _flags("terminated", terminated, self.num_envs)
+        truncated = _flags("truncated", truncated, self.num_envs)
+        observation = _fitting_observation("next_observation", next_observation, self._observation, self.num_envs)
         self._action[current] = action
         self._reward[current] = reward
         self._flags[current] |= terminated * TERMINATED | truncated * TRUNCATED | ~switch * REPEATED
         self._head += 1
         current = self._current(envs)
         self._flags[current] = (terminated | truncated) * FINAL
-        _write(self._observation, current, next_observation)
+        _write(self._observation, current, observation)
 
     def interrupt(self, mask: np.ndarray) -> None:
         """End the unfinished episodes of the envs in ``mask`` here, as a time limit would: they cannot go on."""
-        envs = np.flatnonzero(mask & self._started)
+        envs = np.flatnonzero(_flags("mask", mask, self.num_envs) & self._started)
         flags = self._flags[self._current(envs)]
         stepped = envs[flags & (FIRST | FINAL) == 0]  # in an episode of at least one frame
         current = self._current(stepped)
@@ -252,7 +261,7 @@ class SequenceReplay:
     def chunk(self, since: dict | None) -> tuple[dict[str, np.ndarray], dict]:
         """What was recorded after the cursor ``since`` (None: all that is kept), and the cursor after it."""
         # The newest transition is saved again: interrupt() may have marked it since.
-        after = self._head - self.length + 1 if since is None else np.asarray(since["head"]) - 1
+        after = self._head - self.length + 1 if since is None else self._cursor_head(since) - 1
         after = np.maximum(np.maximum(after, self._head - self.length + 1), 0)
         slots = np.concatenate(
             [self._flat(np.array([env]), np.arange(after[env], self._head[env] + 1)) for env in range(self.num_envs)]
@@ -268,26 +277,103 @@ class SequenceReplay:
         return arrays, {"head": self._head.tolist()}
 
     def load_chunks(self, chunks: Iterable[tuple[dict[str, np.ndarray], dict]]) -> None:
-        """Put back what :meth:`chunk` gave, oldest first. The replay must have been made with the same arguments."""
-        for chunk, _ in chunks:
-            if chunk["head"].shape != self._head.shape:
-                raise ValueError(f"chunk holds {len(chunk['head'])} streams, this replay has {self.num_envs}")
-            slots = np.concatenate(
-                [
-                    self._flat(np.array([env]), np.arange(chunk["from"][env], chunk["head"][env] + 1))
-                    for env in range(self.num_envs)
-                ]
-            )
-            self._action[slots], self._reward[slots], self._flags[slots] = (
-                chunk["action"],
-                chunk["reward"],
-                chunk["flags"],
-            )
-            if isinstance(self._observation, dict):
-                _write(self._observation, slots, {key: chunk[f"observation.{key}"] for key in self._observation})
-            else:
-                _write(self._observation, slots, chunk["observation"])
-            self._head, self._started = chunk["head"].copy(), chunk["started"].copy()
+        """Put what :meth:`chunk` gave, oldest first, in the place of all that is kept.
+
+        The replay must have been made with the same arguments. Chunks that are damaged, or that together leave
+        something out, raise ``ValueError`` and change nothing.
+        """
+        loaded = None  # takes this one's place once all chunks have been read and found sound
+        complete_from = np.zeros(self.num_envs, np.int64)
+        for entry in _pairs(chunks):
+            loaded = loaded or self._emptied()
+            chunk = loaded._checked_chunk(entry)
+            # From a slot beyond the head so far on, what lies between is missing.
+            complete_from = np.where(chunk["from"] > loaded._head, chunk["from"], complete_from)
+            loaded._put(chunk)
+        if loaded is None:
+            return
+        if np.any(complete_from > np.maximum(loaded._head - self.length + 1, 0)):
+            raise ValueError(f"chunks must follow one another, got some that leave out what is before {complete_from}")
+        for env in range(self.num_envs):
+            loaded._require_sound(env)
+        vars(self).update(vars(loaded))
+
+    def _emptied(self) -> SequenceReplay:
+        """The same replay with nothing in it and memory of its own, which the system provides as it is written."""
+        empty = copy(self)
+        storage = self._observation
+        is_dict = isinstance(storage, dict)
+        empty._observation = {key: _zeros(part) for key, part in storage.items()} if is_dict else _zeros(storage)
+        empty._action, empty._reward, empty._flags = _zeros(self._action), _zeros(self._reward), _zeros(self._flags)
+        empty._head, empty._started = _zeros(self._head), _zeros(self._started)
+        return empty
+
+    def _checked_chunk(self, chunk: Any) -> dict[str, Any]:
+        """The arrays of a chunk, of the shapes and dtypes that they must have."""
+        parts = {f"observation.{key}" for key in self._observation} if isinstance(self._observation, dict) else set()
+        names = {"from", "head", "started", "action", "reward", "flags"} | (parts or {"observation"})
+        if not isinstance(chunk, Mapping) or chunk.keys() != names:
+            got = sorted(map(str, chunk)) if isinstance(chunk, Mapping) else chunk
+            raise ValueError(f"chunk must hold {sorted(names)}, got {got!r}")
+        if np.ndim(chunk["head"]) == 1 and len(chunk["head"]) != self.num_envs:
+            raise ValueError(f"chunk holds {len(chunk['head'])} streams, this replay has {self.num_envs}")
+        after, head = (
+            _fitting(f"chunk[{name!r}]", chunk[name], self._head, self.num_envs) for name in ("from", "head")
+        )
+        size = head - after + 1
+        if np.any((after < 0) | (size < 1) | (size > self.length) | (head < self._head)):
+            raise ValueError(f"chunk['from'] and chunk['head'] must be slots in order, got {after} and {head}")
+        checked = {"from": after, "head": head, "started": _flags("chunk['started']", chunk["started"], self.num_envs)}
+        for name in names - checked.keys():
+            checked[name] = _fitting(f"chunk[{name!r}]", chunk[name], self._storage(name), int(size.sum()))
+        return checked
+
+    def _storage(self, name: str) -> np.ndarray:
+        """Where the array of this name in a chunk belongs."""
+        if name == "observation":
+            return self._observation
+        if name.startswith("observation."):
+            return self._observation[name.removeprefix("observation.")]
+        storage: dict[str, np.ndarray] = {"action": self._action, "reward": self._reward, "flags": self._flags}
+        return storage[name]
+
+    def _put(self, chunk: dict[str, Any]) -> None:
+        """Write the arrays of a checked chunk into their slots."""
+        slots = np.concatenate(
+            [
+                self._flat(np.array([env]), np.arange(chunk["from"][env], chunk["head"][env] + 1))
+                for env in range(self.num_envs)
+            ]
+        )
+        for name in chunk.keys() - {"from", "head", "started"}:
+            self._storage(name)[slots] = chunk[name]
+        self._head, self._started = chunk["head"].copy(), chunk["started"].copy()
+
+    def _require_sound(self, env: int) -> None:
+        """Raise unless the flags of one stream tell of episodes: windows and draws rely on it."""
+        head = self._head[env]
+        kept = np.arange(max(head - self.length + 1, 0), head + 1)
+        flags = self._flags[self._flat(np.array([env]), kept)]
+        first, final = flags & FIRST != 0, flags & FINAL != 0
+        ended = flags & (TERMINATED | TRUNCATED) != 0
+        has_begun = self._started[env] or head > 0
+        sound = (
+            not np.any(flags & ~(FIRST | FINAL | TERMINATED | TRUNCATED | REPEATED))
+            and np.array_equal(ended[:-1], final[1:])  # an end is followed by a final observation
+            and np.array_equal(final[:-1], first[1:])  # and that by a new episode
+            and not ended[-1]
+            and (kept[0] > 0 or first[0] or not has_begun)
+            and (self._started[env] or first[-1] or not has_begun)  # what interrupt() leaves of an empty episode
+            and np.array_equal(self._head == 0, np.full(self.num_envs, head == 0))  # all envs step together
+        )
+        if not sound:
+            raise ValueError(f"chunk['flags'] must tell the episodes of env {env}, got {flags.tolist()}")
+
+    def _cursor_head(self, since: Any) -> np.ndarray:
+        head = np.asarray(since["head"] if isinstance(since, Mapping) and "head" in since else None)
+        if head.dtype.kind not in "iu" or head.shape != (self.num_envs,) or np.any((head < 0) | (head > self._head)):
+            raise ValueError(f"since must be a cursor that chunk() of this replay gave, got {since!r}")
+        return head
 
     def is_stale(self, cursor: dict) -> bool:
         """Whether everything recorded before ``cursor`` has been overwritten since."""
@@ -334,8 +420,73 @@ def _write(storage: Observation, slots: np.ndarray, values: Observation) -> None
         storage[slots] = values
 
 
-def _rows(observation: Observation, envs: np.ndarray) -> Observation:
-    pick: Callable[[np.ndarray], np.ndarray] = lambda array: np.asarray(array)[envs]  # noqa: E731
-    return (
-        {key: pick(value) for key, value in observation.items()} if isinstance(observation, dict) else pick(observation)
-    )
+def _zeros(like: np.ndarray) -> np.ndarray:
+    return np.zeros(like.shape, like.dtype)  # not zeros_like, which writes all of it
+
+
+def _pairs(chunks: Any) -> Iterable[Any]:
+    """The arrays of each pair (arrays, cursor)."""
+    if not isinstance(chunks, Iterable):
+        raise TypeError(f"chunks must be pairs (arrays, cursor), got {chunks!r}")
+    for pair in chunks:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"chunks must be pairs (arrays, cursor), got {pair!r}")
+        yield pair[0]
+
+
+# What `add` is given is checked at every frame, so this is written for speed: good arrays pass a few comparisons.
+
+
+def _flags(name: str, value: Any, count: int) -> np.ndarray:
+    flags = np.asarray(value)
+    if flags.dtype.kind != "b" or flags.shape != (count,):
+        raise ValueError(f"{name} must be {count} booleans, got {value!r}")
+    return flags
+
+
+def _fitting(name: str, value: Any, storage: np.ndarray, count: int, rows: np.ndarray | None = None) -> np.ndarray:
+    """``value`` in the dtype of ``storage``; raise unless it is ``count`` rows of finite numbers.
+
+    ``rows`` are the indices of those that matter: the others are neither checked nor returned.
+    """
+    array = value if type(value) is np.ndarray else _as_array(name, value)
+    if array.shape != (count, *storage.shape[1:]) or array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must be numbers of shape {(count, *storage.shape[1:])}, got {value!r}")
+    if rows is not None:
+        array = array[rows]
+    if array.dtype is not storage.dtype:
+        array = _cast(name, array, storage.dtype)
+    # The sum of squares is the quickest way to see that nothing is nan or inf; it may be inf by itself.
+    if storage.dtype.kind == "f" and not isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite numbers, as {storage.dtype} too, got {value!r}")
+    return array
+
+
+def _fitting_observation(
+    name: str, value: Any, storage: Observation, count: int, rows: np.ndarray | None = None
+) -> Observation:
+    if not isinstance(storage, dict):
+        return _fitting(name, value, storage, count, rows)
+    if not isinstance(value, dict) or value.keys() != storage.keys():
+        raise ValueError(f"{name} must be a dict of {list(storage)}, got {value!r}")
+    try:
+        return {key: _fitting(key, value[key], part, count, rows) for key, part in storage.items()}
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _as_array(name: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} must be numbers, got {value!r}") from error
+
+
+def _cast(name: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "f":
+        return array.astype(dtype)
+    with np.errstate(invalid="ignore"):
+        cast = array.astype(dtype)
+    if np.any(cast != array):  # a fraction, nan, or too large: it would be stored as something else
+        raise ValueError(f"{name} must be integers that {dtype} can hold, got {array!r}")
+    return cast
