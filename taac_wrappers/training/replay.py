@@ -220,16 +220,16 @@ class SequenceReplay:
 
     def _draw_starts(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
         """Env and absolute time of the starts: equal shares per env, one draw per equal slice of time."""
+        oldest = self._oldest()
+        span = self._head - oldest
+        if np.any(span < 1):  # all envs have their first transition at once
+            raise ValueError("sample: an env has no transition yet")
         share, rest = divmod(batch_size, self.num_envs)
         shares = np.full(self.num_envs, share)
         if rest:
             shares[self.rng.choice(self.num_envs, rest, replace=False)] += 1
         env = np.repeat(np.arange(self.num_envs), shares)
         stratum = np.arange(batch_size) - np.repeat(np.cumsum(shares) - shares, shares)
-        oldest = self._oldest()
-        span = self._head - oldest
-        if np.any((span < 1) & (shares > 0)):
-            raise ValueError("sample: an env has no transition yet")
         offset = ((stratum + self.rng.random(batch_size)) / shares[env] * span[env]).astype(np.int64)
         start = oldest[env] + np.minimum(offset, span[env] - 1)  # rounding may reach the slice's open end
         # No transition starts at a final observation: draw those again, uniformly.
@@ -387,10 +387,11 @@ class SequenceReplay:
 
 
 def _check_sample(batch_size: int, window: int, follow: str, train_on: str) -> None:
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
-    if window < 1:
-        raise ValueError(f"window must be at least 1, got {window!r}")
+    for name, value in (("batch_size", batch_size), ("window", window)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise TypeError(f"{name} must be an integer, got {value!r}")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value!r}")
     if follow not in ("repeats", "episode"):
         raise ValueError(f"follow must be 'repeats' or 'episode', got {follow!r}")
     if train_on not in ("first", "all"):
