@@ -6,6 +6,7 @@ import copyreg
 import io
 import math
 import pickle
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -14,11 +15,21 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import note
 from hypothesis import strategies as st
 
 from taac_wrappers._exploration import UniformStream
 
 WRONG = (ValueError, TypeError)
+# One large number, not many small draws: Hypothesis likes to draw the same few again, which hardly varies a stack.
+RANDOMS = st.integers(0, 2**32 - 1).map(random.Random)
+
+
+def some(data: st.DataObject, choices: list[Any], count: int = 4) -> Iterator[Any]:
+    """A few of the choices; the last one that is shown is the one that failed."""
+    for choice in data.draw(RANDOMS, label="random").sample(choices, min(count, len(choices))):
+        note(f"chosen: {choice!r}")
+        yield choice
 
 
 def _coming_draws(stream: UniformStream) -> tuple[type, tuple[list[float]]]:

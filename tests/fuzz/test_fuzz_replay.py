@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzz_tools import refused
+from fuzz_tools import refused, some
 from gymnasium import spaces
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -256,11 +256,11 @@ class ReplayMachine(RuleBasedStateMachine):
             choices = bad_flags(self.num_envs)
         else:
             choices = (bad_observations if argument == 5 else bad_rows)(arguments[argument])
-        arguments[argument] = data.draw(st.sampled_from(choices), label=names[argument])
         says = f"{names[argument]}(: image|: state)? must .*got"
         says = "every env must have been started" if any(self.waits) else says
-        with refused(self.replay, says=says):
-            self.replay.add(*arguments)
+        for bad in some(data, choices):
+            with refused(self.replay, says=says):
+                self.replay.add(*arguments[:argument], bad, *arguments[argument + 1 :])
 
     def some_frame(self, dtype: Any) -> list[Any]:
         count = self.num_envs
@@ -273,9 +273,9 @@ class ReplayMachine(RuleBasedStateMachine):
             with refused(self.replay, says="start: the episode of env .* has not ended"):
                 self.replay.start(good)
             return
-        bad = data.draw(st.sampled_from(bad_observations(good)), label="observation")
-        with refused(self.replay, says="observation(: image|: state)? must .*got"):
-            self.replay.start(bad, np.array(self.waits))
+        for bad in some(data, bad_observations(good)):
+            with refused(self.replay, says="observation(: image|: state)? must .*got"):
+                self.replay.start(bad, np.array(self.waits))
 
     def bad_mask(self, data):
         bad = data.draw(st.sampled_from(bad_flags(self.num_envs)[1:]), label="mask")
@@ -305,15 +305,14 @@ class ReplayMachine(RuleBasedStateMachine):
     def bad_load(self, data):
         """A mutilated chunk, alone or after sound ones."""
         self.save()
-        chunks = deepcopy(self.chunks)
-        arrays = chunks[-1][0]
-        name = data.draw(st.sampled_from(sorted(arrays)), label="array")
-        what = data.draw(st.sampled_from(sorted(MUTILATIONS)), label="mutilation")
-        if not MUTILATIONS[what](arrays, name):
-            return
         target = data.draw(st.sampled_from([self.empty(seed=1), self.replay]), label="into")
-        with refused(target, says="chunk"):
-            target.load_chunks(iter(chunks))
+        for what in some(data, sorted(MUTILATIONS)):
+            chunks = deepcopy(self.chunks)
+            arrays = chunks[-1][0]
+            name = data.draw(st.sampled_from(sorted(arrays)), label="array")
+            if MUTILATIONS[what](arrays, name):
+                with refused(target, says="chunk"):
+                    target.load_chunks(iter(chunks))
 
     def load_with_a_gap(self, data):
         self.save()

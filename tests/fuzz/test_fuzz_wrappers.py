@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import partial
+from random import Random
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from fuzz_tools import HOW, WRONG, array_like, bad_actions, member, refused
+from fuzz_tools import HOW, RANDOMS, WRONG, array_like, bad_actions, member, refused, some
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from plain_wrappers import PLAIN, PlainEnv
@@ -53,10 +55,10 @@ def fits(name: str, space: spaces.Space) -> bool:
     return True
 
 
-def draw_layer(data: st.DataObject, names: list[str], depth: int, executed: spaces.Space) -> Layer:
+def draw_layer(rng: Random, names: list[str], depth: int, executed: spaces.Space) -> Layer:
     """A wrapper's name and arguments; ``depth`` makes its keys unique."""
-    name = data.draw(st.sampled_from(names), label="layer")
-    pick = lambda *values: data.draw(st.sampled_from(values), label="argument")  # noqa: E731
+    name = rng.choice(names)
+    pick = lambda *values: rng.choice(values)  # noqa: E731
     if name == "HybridActionWrapper":
         return name, {"encoding": pick("dict", "box")}
     if name == "KRepWrapper":
@@ -119,7 +121,7 @@ class StackMachine(RuleBasedStateMachine):
     """A stack, its twin that never gets an illegal call, and its model. All three must go on alike."""
 
     @initialize(
-        data=st.data(),
+        rng=RANDOMS,
         space=st.sampled_from(sorted(SPACES)),
         observation=st.sampled_from(["box", "box64", "matrix box", "image", "dict", "tuple", "discrete"]),
         length=st.integers(1, 9),
@@ -127,14 +129,15 @@ class StackMachine(RuleBasedStateMachine):
         depth=st.sampled_from([2, 3, 4, 1]),
         begins=st.integers(0, 3),
     )
-    def build(self, data, space, observation, length, end, depth, begins):
+    def build(self, rng, space, observation, length, end, depth, begins):
         kwargs = {"space": SPACES[space], "observation": observation, "length": length, "end": end}
         self.model = PlainEnv(Refusing(checks=False, **kwargs))
         layers: list[Layer] = []
         for level in range(depth):
             names = [name for name in PLAIN if fits(name, self.model.action_space)]
-            layers.append(draw_layer(data, names, level, self.model.executed_space))
+            layers.append(draw_layer(rng, names, level, self.model.executed_space))
             self.model = PLAIN[layers[-1][0]](self.model, **layers[-1][1])
+        note(f"layers: {layers}")
         checks = {name for name, _ in layers} <= UNCHECKED
         self.env, self.twin = (Refusing(checks=checks, **kwargs) for _ in range(2))
         for name, arguments in layers:
@@ -183,10 +186,10 @@ class StackMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def bad_action(self, data):
-        bad = data.draw(st.sampled_from(self.bad_actions), label="action")
         error = WRONG if self.under_way else (*WRONG, gym.error.ResetNeeded)
-        with refused(self.env, error=error, says="got|out of turn"):
-            self.env.step(bad)
+        for bad in some(data, self.bad_actions):
+            with refused(self.env, error=error, says="got|out of turn"):
+                self.env.step(bad)
 
     @rule(
         data=st.data(), how=st.sampled_from(["bad_turn", "bad_turn", "bad_seed", "bad_wrap", "bad_state", "bad_batch"])
@@ -310,7 +313,7 @@ class VectorMachine(RuleBasedStateMachine):
     """
 
     @initialize(
-        data=st.data(),
+        rng=RANDOMS,
         mode=st.sampled_from(MODES),
         num_envs=st.integers(1, 3),
         native=st.booleans(),
@@ -319,10 +322,11 @@ class VectorMachine(RuleBasedStateMachine):
         depth=st.integers(1, 3),
         begins=st.integers(0, 3),
     )
-    def build(self, data, mode, num_envs, native, space, observation, depth, begins):
+    def build(self, rng, mode, num_envs, native, space, observation, depth, begins):
         native = native and array_like(SPACES[space])
         kwargs = {"action_space": SPACES[space], "observation": "box" if native else observation}
-        layers = self.draw_layers(data, depth, kwargs)
+        layers = self.draw_layers(rng, depth, kwargs)
+        note(f"layers: {layers}")
         alone = [layer for layer in layers if layer[0] != "RewardNormalizerWrapper"]
         self.wanted = SyncVectorEnv([partial(make_one, alone, kwargs)] * num_envs, autoreset_mode=mode)
         inside = (
@@ -344,7 +348,7 @@ class VectorMachine(RuleBasedStateMachine):
             self.reset_with(0)
             self.step(["random", "high", "again"][:begins], seed=1, goes_on=True)
 
-    def draw_layers(self, data, depth, kwargs):
+    def draw_layers(self, rng, depth, kwargs):
         """One of each kind at most: what two of them report under one key could not be told apart."""
         layers: list[Layer] = []
         for level in range(depth):
@@ -352,7 +356,7 @@ class VectorMachine(RuleBasedStateMachine):
             taken = {name for name, _ in layers} - {"PrevActionWrapper"}
             names = [name for name in vector.__all__ if fits(name, env.action_space) and name not in taken]
             executed = executed_action_space(env)
-            layers.append(draw_layer(data, names, level, executed))
+            layers.append(draw_layer(rng, names, level, executed))
         return layers
 
     @rule(data=st.data(), seed=SEEDS, keep=st.booleans(), some=st.booleans())
@@ -404,10 +408,10 @@ class VectorMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def bad_action(self, data):
-        bad = data.draw(st.sampled_from(self.bad_actions), label="actions")
         error = (*WRONG, gym.error.ResetNeeded) if self.waits.any() else WRONG
-        with refused(self.envs, error=error, says="got|out of turn"):
-            self.envs.step(bad)
+        for bad in some(data, self.bad_actions, 2):
+            with refused(self.envs, error=error, says="got|out of turn"):
+                self.envs.step(bad)
 
     @rule(
         data=st.data(),
