@@ -16,10 +16,16 @@ _BLOCK = 256
 class UniformStream:
     """A seeded stream of uniform numbers in [0, 1): ``stream()`` is the next one.
 
-    They are drawn in blocks, because most of what a single draw costs is the call.
+    They are drawn in blocks, because most of what a single draw costs is the call. ``mark()`` remembers a place in the
+    stream and ``rewind()`` goes back to it: a step that the environment refuses must not use up any numbers.
 
     >>> first, second = UniformStream(7), UniformStream(7)
     >>> [first() for _ in range(300)] == [second() for _ in range(300)]
+    True
+    >>> first.mark()
+    >>> numbers = [first() for _ in range(300)]
+    >>> first.rewind()
+    >>> numbers == [first() for _ in range(300)]
     True
     """
 
@@ -27,11 +33,24 @@ class UniformStream:
         """Begin the stream of ``seed``; None takes fresh entropy."""
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_SPAWN_KEY))
         self._block: list[float] = []
+        self._next = self._marked = 0  # places in the block
 
     def __call__(self) -> float:
-        if not self._block:
-            self._block = self._rng.random(_BLOCK)[::-1].tolist()
-        return self._block.pop()
+        if self._next == len(self._block):
+            self._block = self._block[self._marked :] + self._rng.random(_BLOCK).tolist()
+            self._next -= self._marked
+            self._marked = 0
+        number = self._block[self._next]
+        self._next += 1
+        return number
+
+    def mark(self) -> None:
+        """Remember this place; the numbers before it are gone for good."""
+        self._marked = self._next
+
+    def rewind(self) -> None:
+        """Go back to the place of the last `mark`."""
+        self._next = self._marked
 
 
 class ExploratoryHold:

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from taac_wrappers._validation import ActionCheck, action_bounds
+from taac_wrappers._validation import action_bounds, action_check
 
 
 def executed_action_space(env: gym.Env) -> spaces.Space:
@@ -28,11 +28,9 @@ def executed_action_space(env: gym.Env) -> spaces.Space:
 
 def action_copier(env: gym.Env) -> Callable[[Any], Any]:
     """Return a function that gives a checked, private copy of an action for ``env``."""
-    if action_bounds(env.action_space) is not None:
-        return ActionCheck(env.action_space)
-    if env.has_wrapper_attr("executed_action_space"):
+    if action_bounds(env.action_space) is None and env.has_wrapper_attr("executed_action_space"):
         return _same  # the repeat wrapper that declares a composite action checks and copies it
-    return deepcopy
+    return action_check(env.action_space)
 
 
 def _same(action: Any) -> Any:

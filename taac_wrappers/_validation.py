@@ -7,7 +7,8 @@ argument and the value received.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,11 @@ def require_schedule(name: str, value: Any) -> tuple[float, float, int]:
     return start, end, require_int(f"{name}[2]", value[2], minimum=0)
 
 
+def require_seed(name: str, value: Any) -> int | None:
+    """Return a seed as an ``int`` not below 0, or None."""
+    return None if value is None else require_int(name, value, minimum=0)
+
+
 def require_box(wrapper: str, space: spaces.Space) -> spaces.Box:
     """Return ``space`` if it is a ``Box`` of floating-point actions."""
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
@@ -134,13 +140,21 @@ def require_state(state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
     arrays = {}
     for name, shape in shapes.items():
         try:
-            array = np.array(state[name], dtype=np.float64)
+            array = real_numbers(state[name])
         except (TypeError, ValueError) as error:
             raise ValueError(f"`state[{name!r}]` must be numbers, got {state[name]!r}") from error
         if array.shape != shape or not np.isfinite(array).all():
             raise ValueError(f"`state[{name!r}]` must be finite numbers of shape {shape}, got {state[name]!r}")
         arrays[name] = array
     return arrays
+
+
+def real_numbers(value: Any) -> np.ndarray:
+    """Return a fresh float64 array of ``value``; raise for what NumPy would make numbers of: text, complex, None."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"numbers are needed, got {value!r}")
+    return array.astype(np.float64)
 
 
 def require_count(name: str, value: np.ndarray) -> int:
@@ -246,9 +260,54 @@ class ActionCheck:
         return fresh
 
     def _without_rounding(self, fresh: np.ndarray, action: Any) -> np.ndarray:
-        """Clip what lies outside by no more than rounding; raise for the rest."""
+        """Clip what lies outside by no more than rounding; raise for the rest, and for all integers."""
         inside = np.asarray(np.clip(fresh, self._low, self._high))
-        with np.errstate(invalid="ignore"):
-            if not (abs(fresh - inside) <= self._tolerance).all():
-                raise ValueError(f"`{self._name}` must lie in {self._space}, got {action!r}")
-        return inside
+        with np.errstate(invalid="ignore", over="ignore"):
+            # Not for integers: the lowest one has no absolute value, and would pass for a tiny difference.
+            if fresh.dtype.kind == "f" and (abs(fresh - inside) <= self._tolerance).all():
+                return inside
+        raise ValueError(f"`{self._name}` must lie in {self._space}, got {action!r}")
+
+
+class CompositeCheck:
+    """`ActionCheck` for ``Dict``, ``Tuple`` and whatever else is no array: a good action is copied as it is.
+
+    >>> check = CompositeCheck(spaces.Dict(gear=spaces.Discrete(2), force=spaces.Box(-1, 1, (1,))))
+    >>> check({"gear": 1, "force": [0.5]})
+    {'gear': 1, 'force': [0.5]}
+    >>> check({"gear": 2, "force": [0.5]})
+    Traceback (most recent call last):
+        ...
+    ValueError: `action['gear']` must lie in Discrete(2), got 2
+    """
+
+    def __init__(self, space: spaces.Space, *, name: str = "action"):
+        """``name`` is what the error messages call the value."""
+        self._space = space
+        self._name = name
+        parts: Any = {}
+        if isinstance(space, spaces.Dict):
+            parts = space.spaces.items()
+        elif isinstance(space, spaces.Tuple):
+            parts = enumerate(space.spaces)
+        self._parts = {key: action_check(part, name=f"{name}[{key!r}]") for key, part in parts}
+
+    def __call__(self, action: Any) -> Any:
+        """Return a copy of ``action``; raise ``ValueError`` if it does not belong to the space."""
+        if not self._has_right_form(action):
+            raise ValueError(f"`{self._name}` must lie in {self._space}, got {action!r}")
+        for key, check in self._parts.items():
+            check(action[key])
+        return deepcopy(action)
+
+    def _has_right_form(self, action: Any) -> bool:
+        if isinstance(self._space, spaces.Dict):
+            return isinstance(action, Mapping) and action.keys() == self._parts.keys()
+        if isinstance(self._space, spaces.Tuple):
+            return isinstance(action, (tuple, list)) and len(action) == len(self._parts)
+        return self._space.contains(action)
+
+
+def action_check(space: spaces.Space, *, name: str = "action") -> Callable[[Any], Any]:
+    """Return the check of any action space, which gives a copy of a good action and raises for a bad one."""
+    return CompositeCheck(space, name=name) if action_bounds(space) is None else ActionCheck(space, name=name)

@@ -10,7 +10,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
-from taac_wrappers._validation import require_bool, require_count, require_float, require_int, require_state
+from taac_wrappers._validation import (
+    real_numbers,
+    require_bool,
+    require_count,
+    require_float,
+    require_int,
+    require_state,
+)
 
 
 class AdaptiveNormalizer:
@@ -129,13 +136,13 @@ class AdaptiveNormalizer:
     def _items(self, x: Any) -> tuple[np.ndarray, np.dtype]:
         """Return ``x`` in float64, and the floating-point dtype it came with (float64 for integers)."""
         try:
-            array = np.asarray(x)
-            items = array.astype(np.float64)
+            items = real_numbers(x)
         except (TypeError, ValueError) as error:
             raise ValueError(f"`x` must be numbers of shape (..., *{self._shape}), got {x!r}") from error
         if items.shape[items.ndim - len(self._shape) :] != self._shape:
             raise ValueError(f"`x` must have shape (..., *{self._shape}), got {x!r} of shape {items.shape}")
-        return items, array.dtype if array.dtype.kind == "f" else items.dtype
+        dtype = np.asarray(x).dtype
+        return items, dtype if dtype.kind == "f" else items.dtype
 
 
 class RewardNormalizerWrapper(gym.Wrapper, RecordConstructorArgs):

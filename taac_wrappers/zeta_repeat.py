@@ -18,6 +18,7 @@ from taac_wrappers._validation import (
     require_float,
     require_int,
     require_schedule,
+    require_seed,
     require_state,
 )
 
@@ -107,6 +108,7 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment and end a running hold; a ``seed`` also restarts this wrapper's own random stream."""
+        seed = require_seed("seed", seed)
         result = self.env.reset(seed=seed, options=options)
         if seed is not None:
             self._uniform = UniformStream(seed)
@@ -116,17 +118,24 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Execute ``action``, or the exploratory one in its place."""
         current = self._copy_action(action)
-        held = self._remaining > 0
+        exploratory, remaining = self._exploratory_action, self._remaining
+        held = remaining > 0
         # Most frames come after the schedule; they need not pay for the call of the property.
         epsilon = self._end if self._frames >= self._schedule_frames else self.current_epsilon
+        self._uniform.mark()
         exploring = held or self._uniform() < epsilon
         if exploring:
             if not held:
-                self._exploratory_action, self._remaining = self._draw_hold(self._uniform)
-            self._remaining -= 1
-            current = self._exploratory_action.copy()
+                exploratory, remaining = self._draw_hold(self._uniform)
+            remaining -= 1
+            current = exploratory.copy()
         executed = self._as_array(current)
-        observation, reward, terminated, truncated, inner = self.env.step(current)
+        try:
+            observation, reward, terminated, truncated, inner = self.env.step(current)
+        except Exception:  # a step that is refused, as before the first reset, has explored nothing
+            self._uniform.rewind()
+            raise
+        self._exploratory_action, self._remaining = exploratory, remaining
         info = {"frames": 1, "executed_action": executed, "repeated": held, **inner}
         info["exploring"] = exploring
         if "executed_action" in inner:

@@ -1,8 +1,21 @@
 """Settings of the whole test suite."""
 
+import os
+
 import toy_envs  # noqa: F401, registers the toy environment
 from hypothesis import settings
 
+# State machines: long enough to fill a ring and to end several episodes, short enough for many examples.
+STEPS = 20
+
 # The same examples on every run, and no time limit for one: a slow machine is not a failure.
-settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
-settings.load_profile("repeatable")
+settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, stateful_step_count=STEPS)
+# `make soak`: new examples on every run. A failure prints the line that brings it back.
+settings.register_profile(
+    "soak",
+    max_examples=int(os.environ.get("TAAC_SOAK_EXAMPLES", "10000")),
+    deadline=None,
+    print_blob=True,
+    stateful_step_count=STEPS,
+)
+settings.load_profile("soak" if os.environ.get("TAAC_SOAK") == "1" else "repeatable")

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import OrderEnforcing
 from test_contract import CASES, wrap
 from toy_envs import ToyEnv, continued, rollout, same, sample_actions
 
@@ -21,6 +23,7 @@ from taac_wrappers import (
     RewardNormalizerWrapper,
     ZetaRepeatWrapper,
 )
+from taac_wrappers._exploration import UniformStream
 from taac_wrappers._validation import ActionCheck
 
 NAN, INF = float("nan"), float("inf")
@@ -192,8 +195,16 @@ def test_a_bad_discrete_action(bad):
         ("multi discrete", [0, -1]),
         ("multi discrete", [0.5, 0]),
         ("multi discrete", [2**32, 0]),
+        ("multi discrete", [-(2**63), 0]),  # which has no absolute value
         ("multi binary", [0, 2, 0]),
         ("multi binary", [256, 0, 0]),
+        ("multi binary", [-128, 0, 0]),
+        ("dict", {"gear": 0}),
+        ("dict", {"gear": 2, "force": [0.0, 0.0]}),
+        ("dict", {"gear": 0, "force": [0.0, NAN]}),
+        ("dict", [0, [0.0, 0.0]]),
+        ("tuple", (0,)),
+        ("tuple", (0, [0.0, 1.5])),
         ("matrix box", np.full((2, 3), 2.5)),
         ("matrix box", np.full((2, 3), NAN)),
         ("matrix box", np.zeros(6)),
@@ -207,11 +218,41 @@ def test_a_bad_discrete_action(bad):
     ],
 )
 def test_bad_actions_of_other_spaces(kind, bad):
-    env = NRepeatWrapper(ToyEnv(action=kind), 2)
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match=r"`action` must .*, got "):
-        env.step(bad)
-    assert env.unwrapped.frame == 0
+    for env in (NRepeatWrapper(ToyEnv(action=kind), 2), PrevActionWrapper(ToyEnv(action=kind))):
+        env.reset(seed=0)
+        with pytest.raises(ValueError, match=r"`action.*` must .*, got "):
+            env.step(bad)
+        assert env.unwrapped.frame == 0
+
+
+def test_a_refused_step_explores_nothing():
+    """A step before the first reset, which the environment refuses, must not use up random numbers."""
+    env, calm = (ZetaRepeatWrapper(OrderEnforcing(ToyEnv()), epsilon=1.0) for _ in range(2))
+    for each in (env, calm):
+        each._uniform = UniformStream(3)
+    for _ in range(200):  # more numbers than a block holds
+        with pytest.raises(ResetNeeded):
+            env.step([0.0, 0.0])
+    actions = sample_actions(env, 8)
+    assert same(
+        rollout(env, actions, seed=None)[1][-1]["executed_action"],
+        rollout(calm, actions, seed=None)[1][-1]["executed_action"],
+    )
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1"])
+def test_a_bad_seed_is_named_before_anything_is_reset(seed):
+    env = ZetaRepeatWrapper(ToyEnv())
+    with pytest.raises((ValueError, TypeError), match="`seed` must be an integer >= 0, got"):
+        env.reset(seed=seed)
+
+
+@pytest.mark.parametrize("bad", ["3", 1j, None, [1.0, "2"]])
+def test_the_normalizer_takes_numbers_alone(bad):
+    normalizer = AdaptiveNormalizer()
+    with pytest.raises(ValueError, match="`x` must be numbers"):
+        normalizer.update(bad)
+    assert normalizer.count == 0
 
 
 def test_rounding_is_no_error_and_is_clipped():
@@ -246,6 +287,7 @@ BAD_STATES: list[Any] = [
     {**GOOD_STATE, "count": 2.5},
     {**GOOD_STATE, "count": NAN},
     {**GOOD_STATE, "count": "many"},
+    {**GOOD_STATE, "count": "3"},
     {**GOOD_STATE, "first_moment": NAN},
     {**GOOD_STATE, "first_moment": [0.5, 0.5]},
     {**GOOD_STATE, "first_moment": None},

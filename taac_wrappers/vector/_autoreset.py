@@ -19,6 +19,8 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
+from taac_wrappers._validation import require_seed
+
 
 class StepMasks(NamedTuple):
     """Who did what in one vector step; each is bool ``[num_envs]`` and belongs to that step alone."""
@@ -51,6 +53,8 @@ class EpisodicVectorWrapper(VectorWrapper, RecordConstructorArgs):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all sub-environments, or those of ``options["reset_mask"]`` alone, and what is kept per episode."""
+        # A bad seed is refused here: halfway, some sub-environments would have been reset.
+        seed = require_seeds(seed, self.num_envs)
         mask = reset_mask(options, self.num_envs)
         # Inner environments pop the mask from the dict they receive: theirs is a copy, so that whoever is outside of
         # this wrapper still finds the mask in their own.
@@ -95,6 +99,8 @@ def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
 
 def reset_mask(options: Mapping[str, Any] | None, num_envs: int) -> np.ndarray:
     """The sub-environments that a reset with these options resets, bool ``[num_envs]``."""
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"`options` must be a dict or None, got {options!r} of type {type(options).__name__}")
     if options is None or "reset_mask" not in options:
         return np.ones(num_envs, dtype=np.bool_)
     mask = options["reset_mask"]
@@ -105,6 +111,15 @@ def reset_mask(options: Mapping[str, Any] | None, num_envs: int) -> np.ndarray:
     return mask
 
 
+def require_seeds(seed: Any, num_envs: int) -> int | list[int | None] | None:
+    """Return the ``seed`` of a vector reset in plain integers: None, one, or a list of one per sub-environment."""
+    if not isinstance(seed, (list, tuple)) and np.ndim(seed) != 1:
+        return require_seed("seed", seed)
+    if len(seed) != num_envs:
+        raise ValueError(f"`seed` must hold one seed per sub-environment ({num_envs}), got {seed!r}")
+    return [require_seed(f"seed[{i}]", each) for i, each in enumerate(seed)]
+
+
 def reset_seeds(seed: int | list[int | None] | None, num_envs: int) -> list[int | None]:
     """The seed of each sub-environment, as Gymnasium's vector environments derive them.
 
@@ -113,13 +128,10 @@ def reset_seeds(seed: int | list[int | None] | None, num_envs: int) -> list[int 
     >>> reset_seeds([3, None], 2)
     [3, None]
     """
-    if seed is None:
-        return [None] * num_envs
-    if isinstance(seed, (int, np.integer)):
-        return [int(seed) + i for i in range(num_envs)]
-    if len(seed) != num_envs:
-        raise ValueError(f"`seed` must hold one seed per sub-environment ({num_envs}), got {seed!r}")
-    return list(seed)
+    seed = require_seeds(seed, num_envs)
+    if isinstance(seed, list):
+        return seed
+    return [None if seed is None else seed + i for i in range(num_envs)]
 
 
 def step_report(infos: Mapping[str, Any], key: str) -> np.ndarray | None:

@@ -10,7 +10,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from taac_wrappers._validation import ActionCheck, action_bounds, require_bool, require_key
+from taac_wrappers._validation import ActionCheck, action_bounds, action_check, require_bool, require_key
 from taac_wrappers.prev_action import _ActionView, _joined
 from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, StepMasks, require_vector_env
 from taac_wrappers.vector._executed import executed_action_space, executed_actions
@@ -67,7 +67,9 @@ class PrevActionWrapper(EpisodicVectorWrapper):
         RecordConstructorArgs.__init__(self, key=key, flatten=flatten, initial_action=initial_action)
         super().__init__(env)
         self._key = key
-        self._copy_actions = ActionCheck(env.action_space) if action_bounds(env.action_space) else None
+        # A vector wrapper below that declares a composite action checks and copies it.
+        is_checked_below = action_bounds(env.action_space) is None and hasattr(env, "executed_action_space")
+        self._copy_actions = None if is_checked_below else action_check(env.action_space)
         self._view = _RowsView(action_space, flatten)
         self._initial = np.asarray(self._view.initial)
         if initial_action is not None:

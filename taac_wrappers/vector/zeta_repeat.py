@@ -107,15 +107,23 @@ class ZetaRepeatWrapper(RepeatVectorWrapper):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Execute each sub-environment's action, or the exploratory one in its place."""
         current = self._check_actions(actions)
-        held = self._remaining > 0
+        exploratory, remaining = self._exploratory.copy(), self._remaining.copy()
+        held = remaining > 0
         exploring = held.copy()
-        for i in self._hits(np.flatnonzero(~(held | self._ghosts))):
-            self._exploratory[i], self._remaining[i] = self._draw_hold(self._uniforms[i])
+        free = np.flatnonzero(~(held | self._ghosts))
+        for i in self._hits(free):
+            exploratory[i], remaining[i] = self._draw_hold(self._uniforms[i])
             exploring[i] = True
         if np.count_nonzero(exploring):
-            current[exploring] = self._exploratory[exploring]
-            self._remaining -= exploring
-        result, masks, frames = self._execute(current, held, exploring=exploring)
+            current[exploring] = exploratory[exploring]
+            remaining -= exploring
+        try:
+            result, masks, frames = self._execute(current, held, exploring=exploring)
+        except Exception:  # a step that is refused, as before the first reset, has explored nothing
+            for i in free:
+                self._uniforms[i].rewind()
+            raise
+        self._exploratory, self._remaining = exploratory, remaining
         self._frames += frames
         self._begin_episodes(masks.began)
         return result
@@ -137,5 +145,8 @@ class ZetaRepeatWrapper(RepeatVectorWrapper):
 
     def _hits(self, free: np.ndarray) -> np.ndarray:
         """Test epsilon once in each of the sub-environments ``free`` (indices); return those where it hits."""
-        draws = [self._uniforms[i]() for i in free.tolist()]
+        streams = [self._uniforms[i] for i in free.tolist()]
+        for stream in streams:
+            stream.mark()
+        draws = [stream() for stream in streams]
         return free[np.array(draws) < self.current_epsilon[free]]

@@ -557,6 +557,43 @@ def test_add_refuses_an_episode_that_has_ended(ending):
     assert_refused(recorder, lambda: recorder.replay.add(*frame_of(2)), "started and not ended")
 
 
+@pytest.mark.parametrize(
+    ("position", "bad", "message"),
+    [
+        (0, np.ones((1, 2)), r"action must be numbers of shape \(2, 2\), got"),  # NumPy would copy it into every env
+        (0, np.full((2, 2), np.nan), "action must be finite numbers, as float32 too, got"),
+        (1, np.array([0, 1]), "switch must be 2 booleans, got"),
+        (2, np.array([0.0, np.inf]), "reward must be finite numbers, as float32 too, got"),
+        (2, 1.0, r"reward must be numbers of shape \(2,\), got 1.0"),
+        (3, np.zeros((2, 1), bool), "terminated must be 2 booleans, got"),
+        (4, None, "truncated must be 2 booleans, got None"),
+        (5, np.full((2, 2), np.nan), "next_observation must be finite numbers, as float32 too, got"),
+        (5, {"state": np.ones((2, 2))}, "next_observation must be numbers of shape"),
+    ],
+)
+def test_add_names_what_it_cannot_store(position, bad, message):
+    recorder = Recorder(num_envs=2, frames=5)
+    recorder.play(3, ends=0)
+    frame = list(frame_of(2))
+    frame[position] = bad
+    assert_refused(recorder, lambda: recorder.replay.add(*frame), message)
+
+
+def test_an_image_that_bytes_cannot_hold_is_refused():
+    space = spaces.Dict({"image": spaces.Box(0, 255, (2,), np.uint8)})
+    replay = SequenceReplay(space, ACTIONS, capacity=10, num_envs=1, seed=0)
+    for value in (256, -1, 0.5, np.nan):
+        with pytest.raises(ValueError, match="observation: image must be integers that uint8 can hold, got"):
+            replay.start({"image": np.full((1, 2), value)})
+    replay.start({"image": np.full((1, 2), 255.0)})
+
+
+def test_large_numbers_are_no_error():
+    recorder = Recorder(num_envs=1, frames=5)
+    action, *rest, _ = frame_of(1)
+    recorder.replay.add(action, *rest, np.full((1, 2), 1e30))  # whose square is more than float32 can hold
+
+
 def test_start_refuses_an_episode_that_is_under_way():
     recorder = Recorder(num_envs=3, frames=5)
     again = lambda mask: lambda: recorder.replay.start(np.full((3, 2), 7.0), mask)  # noqa: E731

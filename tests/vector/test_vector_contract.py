@@ -267,6 +267,19 @@ def test_bad_masks_change_nothing(name: str, mask: Any, error: type[Exception]) 
     assert_same(calm.step(actions), disturbed.step(actions))
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", [-1, "1", [1, -1], [1, "2"], [1], [1, 2, 3]], ids=repr)
+def test_bad_seeds_change_nothing(name: str, seed: Any) -> None:
+    """Not even the sub-environments before the one whose seed is bad."""
+    disturbed, calm = (getattr(vector, name)(sync(2, NEXT_STEP)) for _ in range(2))
+    for envs in (disturbed, calm):
+        envs.reset(seed=1)
+    with pytest.raises((ValueError, TypeError), match=r"`seed.* must"):
+        disturbed.reset(seed=seed)
+    actions = ActionSource(calm.action_space, 1)()
+    assert_same(calm.step(actions), disturbed.step(actions))
+
+
 def test_one_seed_per_env() -> None:
     envs = vector.ZetaRepeatWrapper(NativeDrift(2, DISABLED))
     with pytest.raises(ValueError, match=r"seed.*\[1\]"):
