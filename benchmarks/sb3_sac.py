@@ -1,6 +1,6 @@
 """Stable-Baselines3's SAC with the settings of `agents/sac_continuous.py`, evaluated and recorded as ours is.
 
-    python benchmarks/sb3_sac.py --env-id HalfCheetah-v5 --total-frames 100000 --learning-starts 10000 --run-dir runs/sb3
+    python benchmarks/sb3_sac.py --env-id HalfCheetah-v5 --run-dir runs/sb3
 
 What differs is Stable-Baselines3's own: three optimizers instead of one, the actor trained at the states of the
 sampled transitions instead of the next ones, initialisation, and clamps of the log standard deviation.
@@ -17,7 +17,9 @@ import numpy as np
 import torch
 import tyro
 from stable_baselines3 import SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
 
 from taac_wrappers.agent.operators import continuous_entropy_target
 from taac_wrappers.training.envs import make_env
@@ -43,7 +45,7 @@ class Args:
 class Mode:
     """The trained policy by its mode, as :func:`evaluate` wants it."""
 
-    def __init__(self, model: SAC):
+    def __init__(self, model: BaseAlgorithm):
         self.model = model
 
     def __call__(self, observation: np.ndarray) -> np.ndarray:
@@ -76,11 +78,11 @@ class Recorder(BaseCallback):
         print(f"frame {self.num_timesteps}: {prefix} score {result['score']:.1f}", flush=True)
 
 
-def make_model(env: gym.Env, settings: Settings, **changes: Any) -> SAC:
+def make_model(env: gym.Env | VecEnv, settings: Settings, **changes: Any) -> SAC:
     """SB3's SAC with a task's settings: networks, optimizer, replay, target updates, entropy target."""
     space = env.action_space
     assert isinstance(space, gym.spaces.Box)
-    arguments = {
+    arguments: dict[str, Any] = {
         "learning_rate": settings.learning_rate,
         "buffer_size": settings.buffer_size,
         "learning_starts": settings.learning_starts,
