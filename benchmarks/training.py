@@ -30,6 +30,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
@@ -117,14 +118,17 @@ class Ours:
         torch.manual_seed(args.seed)
         torch.set_num_threads(args.threads)
         self.envs = make_vector_env(args.env_id, args.num_envs)
-        spaces = self.envs.single_observation_space, self.envs.single_action_space
-        self.agent = script.make_agent(args, *spaces)
+        observation_space, action_space = self.envs.single_observation_space, self.envs.single_action_space
+        assert isinstance(action_space, Box)
+        self.agent = script.make_agent(args, observation_space, action_space)
         self.learner = script.Learner(args, self.agent)
         self.state = TrainingState(
             modules={"agent": self.agent, "target_critics": self.learner.target_critics},
             optimizer=self.learner.optimizer,
             normalizer=self.learner.normalizer,
-            replay=SequenceReplay(*spaces, capacity=args.buffer_size, num_envs=args.num_envs, seed=args.seed),  # type: ignore[arg-type]
+            replay=SequenceReplay(
+                observation_space, action_space, capacity=args.buffer_size, num_envs=args.num_envs, seed=args.seed
+            ),
             envs=self.envs,
             rng=np.random.default_rng([args.seed, 1]),
             prev_action=self.agent.initial_action(args.num_envs),
@@ -142,7 +146,7 @@ class Ours:
     def train(self, frames: int) -> None:
         """The loop of ``main``, to the letter: a test compares them."""
         args, agent, learner, envs, state = self.args, self.agent, self.learner, self.envs, self.state
-        observation, action_space, act_randomly = self.observation, envs.single_action_space, self.act_randomly
+        observation, action_space, act_randomly = self.observation, self.agent.action_space, self.act_randomly
         replay, counters = state.replay, state.counters
         last = counters.frames + frames
         while counters.frames < last:
@@ -170,7 +174,9 @@ class Ours:
         self.envs.close()
 
 
-def act_randomly(repetition: float, rng: np.random.Generator, space: Any, prev_action: np.ndarray) -> tuple:
+def act_randomly(
+    repetition: float, rng: np.random.Generator, space: Box, prev_action: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Uniform actions, of which a share ``repetition`` gives way to the action before."""
     switch = rng.random(len(prev_action)) >= repetition
     candidate = rng.uniform(space.low, space.high, prev_action.shape)

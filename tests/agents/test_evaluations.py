@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import sac_continuous
 import taac_continuous
-import torch
 from gymnasium.spaces import Box
 
 from taac_wrappers.training.replay import SequenceReplay
