@@ -19,6 +19,7 @@ import tyro
 from stable_baselines3 import SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
 
 from taac_wrappers.agent.operators import continuous_entropy_target
 from taac_wrappers.training.envs import make_env
@@ -77,7 +78,7 @@ class Recorder(BaseCallback):
         print(f"frame {self.num_timesteps}: {prefix} score {result['score']:.1f}", flush=True)
 
 
-def make_model(env: gym.Env, settings: Settings, **changes: Any) -> SAC:
+def make_model(env: gym.Env | VecEnv, settings: Settings, **changes: Any) -> SAC:
     """SB3's SAC with a task's settings: networks, optimizer, replay, target updates, entropy target."""
     space = env.action_space
     assert isinstance(space, gym.spaces.Box)
