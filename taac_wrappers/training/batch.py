@@ -40,14 +40,14 @@ class Batch:
 
         node_index = deeper_first(windows.node_index)
         self.trained, self.deeper, self.nodes = trained, len(node_index) - trained, len(node_index)
-        self.observation, self.action = tensor(windows.observation), tensor(windows.action)
+        self.observation, self.action = tensor(windows.observation).float(), tensor(windows.action)
         self.reward = tensor(reward)
         self.terminated, self.truncated = tensor(windows.terminated), tensor(windows.truncated)
         self.repeated = tensor(windows.repeated)
         self.goes_on = tensor(np.concatenate([windows.valid[1:], windows.valid[:1]]))  # row k + 1 belongs to the window
         self.node_index = tensor(node_index)
         self.stop_nodes = tensor(np.flatnonzero(~windows.repeated.reshape(-1)[node_index]))
-        self.state_observation = tensor(deeper_first(windows.node_observation, windows.observation[first]))
+        self.state_observation = tensor(deeper_first(windows.node_observation, windows.observation[first])).float()
         self.state_prev_action = tensor(deeper_first(windows.node_action, windows.prev_action[first]))
         weight = np.concatenate([~windows.node_ended[:trained], np.ones(len(first), bool)])
         self.acting_weight = tensor(weight.astype(np.float32))

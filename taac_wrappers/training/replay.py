@@ -386,7 +386,7 @@ class SequenceReplay:
             and np.array_equal(self._head == 0, np.full(self.num_envs, head == 0))  # all envs step together
         )
         if not sound:
-            raise ValueError(f"chunk['flags'] must tell the episodes of env {env}, got {flags.tolist()}")
+            raise ValueError(f"chunk['flags'] must tell the episodes of env {env}, got {flags}")
 
     def _cursor_head(self, since: Any) -> np.ndarray:
         head = np.asarray(since["head"] if isinstance(since, Mapping) and "head" in since else None)

@@ -288,7 +288,7 @@ class ReplayMachine(RuleBasedStateMachine):
 
     def bad_sample(self, data):
         if not self.has_frames:
-            with refused(self.replay, says="sample: an env has no transition yet"):
+            with refused(self.replay, says="sample: no env has a transition yet"):
                 self.replay.sample(data.draw(st.integers(1, 9), label="batch"))
         bad = data.draw(st.sampled_from(BAD_SAMPLES), label="arguments")
         with refused(self.replay, says=f"{next(iter(bad))} must .*got"):
@@ -315,13 +315,26 @@ class ReplayMachine(RuleBasedStateMachine):
                     target.load_chunks(iter(chunks))
 
     def load_with_a_gap(self, data):
+        """Without one of the chunks, what was recorded before the gap is lost, and nothing else."""
         self.save()
         left_out = data.draw(st.integers(0, len(self.chunks) - 1), label="left out")
         chunks = self.chunks[:left_out] + self.chunks[left_out + 1 :]
-        if covers(chunks, self.replay.length):
-            return  # the others hold all of it, or all of an earlier time
-        with refused(self.replay, says="chunks? must .*got"):
-            self.replay.load_chunks(chunks)
+        if left_out == len(self.chunks) - 1:
+            return  # all of an earlier time
+        loaded = self.empty(seed=1)
+        loaded.load_chunks(deepcopy(chunks))
+        starts = [
+            {stream.history[slot].observation for slot in usable(chunks, env, self.kept) if stream.history[slot]}
+            for env, stream in enumerate(self.streams)
+        ]
+        assert len(loaded) == sum(map(len, starts))
+        if not len(loaded):
+            with refused(loaded, says="sample: no env has a transition yet"):
+                loaded.sample(1)
+            return
+        windows = loaded.sample(20)
+        drawn = windows.observation["state"] if self.space is CAMERA else windows.observation
+        assert {int(number) for number in drawn[:, 0]} <= set().union(*starts)
 
     # What holds at all times
 
@@ -389,17 +402,15 @@ def assert_same_arrays(left: dict[str, Any], right: dict[str, Any]) -> None:
             assert np.array_equal(value, right[key]), key
 
 
-def covers(chunks: list[Any], length: int) -> bool:
-    """Whether the chunks hold every slot that was kept when the last of them was saved, by listing them one by one."""
-    for env, head in enumerate(chunks[-1][0]["head"] if chunks else ()):
-        saved_at: dict[int, int] = {}  # the head at the time when a slot was last saved
-        for arrays, _ in chunks:
-            saved_at |= dict.fromkeys(range(arrays["from"][env], arrays["head"][env] + 1), arrays["head"][env])
-        for slot in range(max(head - length + 1, 0), head + 1):
-            # The slot at the head itself has an observation, but no transition yet.
-            if slot not in saved_at or (saved_at[slot] == slot and slot != head):
-                return False
-    return True
+def usable(chunks: list[Any], env: int, kept: int) -> range:
+    """The slots whose transition and previous action are in the chunks without a gap after them, found one by one."""
+    saved_at: dict[int, int] = {}  # the head at the time when a slot was last saved
+    for arrays, _ in chunks:
+        saved_at |= dict.fromkeys(range(arrays["from"][env], arrays["head"][env] + 1), arrays["head"][env])
+    head = first = int(chunks[-1][0]["head"][env])
+    while saved_at.get(first - 1, -1) > first - 1:  # the slot at a head has an observation, but no transition yet
+        first -= 1
+    return range(max(first + 1 if first else 0, head - kept), head)
 
 
 # --- Ways to mutilate a chunk: each changes the arrays, or returns False if it cannot be done to this one -----------

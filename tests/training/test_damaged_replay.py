@@ -231,7 +231,7 @@ def test_a_lone_final_observation_is_no_transition():
     rest = SequenceReplay(BOX, ACTIONS, capacity=100, num_envs=1, seed=0)
     rest.load_chunks([second])
     assert len(rest) == 0
-    with pytest.raises(ValueError, match="an env has no transition yet"):
+    with pytest.raises(ValueError, match="no env has a transition yet"):
         rest.sample(1)
     rest.add(np.full((1, 1), 7.0), yes, np.ones(1), no, no, np.ones((1, 1)))
     assert len(rest) == 1
@@ -245,23 +245,23 @@ def chunk_of(replay: SequenceReplay) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"head": np.array([2**62 + 1, 2**62 + 1])}, "must fit after"),
-        ({"head": np.array([2**40, 2**40])}, "must fit after"),
-        ({"from": np.array([-1, 0])}, "must fit after"),
-        ({"from": np.array([7, 0])}, "must fit after"),
-        ({"from": np.array([-(2**63), 0])}, "must fit after"),
-        ({"from": np.array([0])}, "one 'from', 'head' and 'started' per stream"),
-        ({"started": np.array([True])}, "one 'from', 'head' and 'started' per stream"),
+        ({"head": np.array([2**62 + 1, 2**62 + 1])}, "must be slots in order"),
+        ({"head": np.array([2**40, 2**40])}, "must be slots in order"),
+        ({"from": np.array([-1, 0])}, "must be slots in order"),
+        ({"from": np.array([7, 0])}, "must be slots in order"),
+        ({"from": np.array([-(2**63), 0])}, "must be slots in order"),
+        ({"from": np.array([0])}, r"'from'.* must be numbers of shape \(2,\)"),
+        ({"started": np.array([True])}, "'started'.* must be 2 booleans"),
         ({"head": np.array([5])}, "chunk holds 1 streams, this replay has 2"),
-        ({"head": np.array(5)}, "chunk holds 1 streams, this replay has 2"),
-        ({"head": np.array([5.0, 5.0])}, "'head'.* must have dtype int64, got float64"),
-        ({"reward": np.zeros(12)}, "'reward'.* must have dtype float32, got float64"),
-        ({"reward": np.zeros(11, np.float32)}, r"'reward'.* must be 12 of \(\), got \(11,\)"),
-        ({"observation": np.zeros((12, 2), np.float32)}, r"'observation'.* must be 12 of \(1,\), got \(12, 2\)"),
-        ({"action": np.zeros((12, 10**6), np.float32)}, r"'action'.* must be 12 of \(1,\)"),
-        ({"extra": np.zeros(1)}, "must have the entries"),
-        ({"reward": None}, "must have the entries"),
-        ({"flags": np.full(12, 2, np.uint8)}, "a transition between two final observations"),
+        ({"head": np.array(5)}, r"'head'.* must be numbers of shape \(2,\)"),
+        ({"head": np.array([5.5, 5.5])}, "'head'.* must be integers"),
+        ({"reward": np.full(12, np.nan)}, "'reward'.* must be finite"),
+        ({"reward": np.zeros(11, np.float32)}, r"'reward'.* must be numbers of shape \(12,\)"),
+        ({"observation": np.zeros((12, 2), np.float32)}, r"'observation'.* must be numbers of shape \(12, 1\)"),
+        ({"action": np.zeros((12, 10**6), np.float32)}, r"'action'.* must be numbers of shape \(12, 1\)"),
+        ({"extra": np.zeros(1)}, "chunk must hold"),
+        ({"reward": None}, "chunk must hold"),
+        ({"flags": np.full(12, 2, np.uint8)}, "must tell the episodes of env 0"),
     ],
 )
 def test_chunks_that_do_not_fit_are_refused_and_change_nothing(change, message):
@@ -278,8 +278,6 @@ def test_chunks_that_do_not_fit_are_refused_and_change_nothing(change, message):
     after = chunk_of(replay)
     assert all(np.array_equal(after[key], before[key]) for key in ("head", "from", "started"))
     replay.start(np.zeros((2, 1)))  # still a new replay
-    with pytest.raises(ValueError, match="must be new"):
-        replay.load_chunks([(chunk_of(recorded), {})])
 
 
 def test_a_chunk_may_not_go_back_in_time():
@@ -288,5 +286,5 @@ def test_a_chunk_may_not_go_back_in_time():
     early = history.replay.chunk(None)
     history.play(4)
     late = history.replay.chunk(None)
-    with pytest.raises(ValueError, match="must fit after"):
+    with pytest.raises(ValueError, match="must be slots in order"):
         empty_replay(50).load_chunks([late, early])

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from taac_wrappers.training import tracking
 from taac_wrappers.training.checkpoint import CheckpointStore
-from taac_wrappers.training.replay import SequenceReplay
+from taac_wrappers.training.replay import FIRST, SequenceReplay
 
 FRAMES, NEW = 1_000_000, 10_000
 OBSERVATION, ACTION = 17, 6  # HalfCheetah's
@@ -46,7 +46,7 @@ def full_replay() -> SequenceReplay:
         "started": np.array([True]),
         "action": np.zeros((slots, ACTION), np.float32),
         "reward": np.zeros(slots, np.float32),
-        "flags": np.zeros(slots, np.uint8),
+        "flags": np.r_[FIRST, np.zeros(FRAMES, np.uint8)],
         "observation": np.zeros((slots, OBSERVATION), np.float32),
     }
     replay.load_chunks([(arrays, {})])
