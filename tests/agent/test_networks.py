@@ -47,6 +47,18 @@ def test_the_twin_critics_equal_explicit_networks():
     assert torch.equal(agent.critics.minimum(observation, action), torch.minimum(q[0], q[1]))
 
 
+@pytest.mark.parametrize("rows", [1, 127, 128, 1024, 1025, 2500])
+def test_values_without_a_gradient_are_the_same(rows):
+    """However many there are: they may take another way through the networks."""
+    agent = make_agent(SACAgent)
+    observation, action = as_tensors(rows)
+    q = agent.critics(observation, action)
+    assert q.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(agent.critics(observation, action), q.detach())
+        torch.testing.assert_close(agent.critics.minimum(observation, action), q.detach().amin(0))
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_the_twins_share_nothing(which):
     agent, other = make_agent(SACAgent), 1 - which

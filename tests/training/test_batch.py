@@ -130,15 +130,3 @@ def test_random_windows_hold_every_case(follow):
     assert 0 < batch.acting_weight[:30].sum() < 30
     assert 10 < len(batch.stop_nodes) < batch.nodes
     assert not windows.valid.all()
-
-
-def test_observations_of_integers_are_learned_from_as_floats():
-    space = spaces.Box(0, 255, (2,), np.uint8)
-    replay = SequenceReplay(space, ACTIONS, capacity=10, num_envs=1, seed=0)
-    no = np.zeros(1, bool)
-    replay.start(np.array([[3, 200]], np.uint8))
-    replay.add(np.zeros((1, 1)), ~no, np.zeros(1), no, no, np.array([[5, 250]], np.uint8))
-    windows = replay.sample(1)
-    batch = Batch(windows, windows.reward, torch.device("cpu"))
-    assert batch.state_observation.dtype == torch.float32
-    assert batch.state_observation.tolist() == [[5.0, 250.0], [3.0, 200.0]]  # the next state and the first one
