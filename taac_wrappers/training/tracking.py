@@ -15,8 +15,10 @@ import json
 import netrc
 import operator
 import os
+import queue
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +42,7 @@ FLUSH_SECONDS = 5.0
 COMPLAIN_SECONDS = 60.0
 WANDB_START_SECONDS = 20.0
 WANDB_FINISH_SECONDS = 30.0
+WANDB_QUEUE = 10_000
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
@@ -348,22 +351,53 @@ class _TensorBoard:
 
 
 class _WandB:
+    """Hands metrics to a thread of its own: however long a call into the network takes, training does not wait."""
+
     name = "Weights & Biases"
 
     def __init__(self, run: Any):
         self._run = run
+        self._waiting: queue.Queue[dict[str, float] | None] = queue.Queue(WANDB_QUEUE)
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._send, name="wandb", daemon=True)
         # Its own step counter may only grow, but a resumed run goes back to its checkpoint: frames are the x-axis.
         run.define_metric("frame")
         run.define_metric("*", step_metric="frame")
+        self._thread.start()
 
     def log(self, frame: int, metrics: dict[str, float]) -> None:
-        self._run.log({"frame": frame, **metrics})
+        self._hand_over({"frame": frame, **metrics})
 
     def flush(self) -> None:
         """It sends by itself."""
 
     def close(self) -> None:
-        self._run.finish()
+        self._hand_over(None)
+        self._thread.join(WANDB_FINISH_SECONDS + 5)  # it has its own limit, which should come first
+        if self._thread.is_alive():
+            raise TimeoutError("it does not finish")
+        if self._error is not None:
+            raise self._error
+
+    def _hand_over(self, metrics: dict[str, float] | None) -> None:
+        if self._error is None:
+            try:
+                self._waiting.put_nowait(metrics)
+            except queue.Full:
+                self._error = TimeoutError(f"{WANDB_QUEUE} records are waiting for it")
+        if self._error is not None:
+            raise self._error
+
+    def _send(self) -> None:
+        """In the thread: pass on what is handed over, until None or a failure."""
+        try:
+            while (metrics := self._waiting.get()) is not None:
+                self._run.log(metrics)
+                if self._error is not None:
+                    return
+            self._run.finish()
+        except Exception as error:
+            self._error = error  # raised at the next call, and the sink is left out
 
 
 def _require_wandb() -> Any:
