@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format clean
+.PHONY: help setup train test soak lint format clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ train: $(READY)  ## train TAAC on MountainCarContinuous until it is solved (abou
 
 test: $(READY)  ## run all tests, with the examples of docstrings and docs
 	$(BIN)/python -m pytest
+
+soak: $(READY)  ## test for about an hour: memory, kills, fuzzing
+	$(BIN)/python tests/soak/soak.py
+	TAAC_SOAK=1 $(BIN)/python -m pytest tests/fuzz
 
 lint: $(READY)  ## check style and types
 	$(BIN)/ruff check .
