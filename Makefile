@@ -23,7 +23,8 @@ train: $(READY)  ## train TAAC on MountainCarContinuous until it is solved (abou
 test: $(READY)  ## run all tests, with the examples of docstrings and docs
 	$(BIN)/python -m pytest
 
-soak: $(READY)  ## fuzz wrappers and replay with 10,000 new examples each (about 15 minutes)
+soak: $(READY)  ## test for about an hour: memory, kills, fuzzing
+	$(BIN)/python tests/soak/soak.py
 	TAAC_SOAK=1 $(BIN)/python -m pytest tests/fuzz
 
 lint: $(READY)  ## check style and types

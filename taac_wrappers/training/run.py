@@ -589,6 +589,7 @@ class Run:
             tqdm.write(f"saved again, at frame {state.counters.frames}", file=sys.stderr)
 
     def _save(self, state: TrainingState, agent: Any) -> None:
+        self.tracker.flush()  # so that the copies of the metrics, too, have all up to here if the run is killed
         extra = {
             "env_id": self.env_id,
             "metrics_position": self.tracker.position(),
