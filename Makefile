@@ -36,5 +36,9 @@ format: $(READY)  ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: bench
+bench: $(READY)  ## speed of training beside Stable-Baselines3's SAC (docs/performance.md)
+	$(BIN)/python benchmarks/training.py
+
 clean:  ## remove .venv and everything that tools leave behind
 	rm -rf $(VENV) *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

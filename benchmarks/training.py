@@ -417,9 +417,9 @@ def measure_shape(name: str, args: argparse.Namespace) -> tuple[dict[str, Times]
     nodes = np.mean([batch.nodes / batch.trained for batch in batches])
     counters = taac.state.counters
     print(
-        f"\n## {name}: {shape.env_id}\n\n{settings.num_envs} environments, batch {settings.batch_size}, "
-        f"window {taac.args.window} (SAC: 1), hidden {settings.hidden}, {settings.updates_per_iteration} updates per "
-        f"{settings.frames_per_iteration} frames; {args.rounds} rounds of {frames} frames each.\n"
+        f"\n## {name}: {shape.env_id}\n\nEnvironments: {settings.num_envs}. Batch: {settings.batch_size}. "
+        f"Window: {taac.args.window} (SAC: 1). Hidden layers: {settings.hidden}. Updates per frame: "
+        f"{settings.updates_per_iteration}/{settings.frames_per_iteration}. Rounds: {args.rounds} of {frames} frames.\n"
         f"TAAC's replay: {counters.repeats / counters.frames:.1%} repeated, {nodes:.2f} next states per window."
     )
     print_speed(times, frames)

@@ -111,7 +111,7 @@ def test_runs_and_prints_tables(monkeypatch, capsys):
     training.main(["--rounds", "2", "--frames", "3", "--repetition", "0.4", "--shapes", "locomotion", "terrain"])
     printed = capsys.readouterr().out
     assert "## locomotion: HalfCheetah-v5" in printed
-    assert "2 rounds of 160 frames" in printed  # Terrain's shortest round
+    assert "Rounds: 2 of 160 frames." in printed  # Terrain's shortest round
     assert 25 < float(re.search(r"TAAC's replay: ([\d.]+)% repeated", printed)[1]) < 50
 
     speed, split, calls, floors, *_, windows, goals = tables_of(printed)
