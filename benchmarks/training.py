@@ -42,6 +42,7 @@ from sb3_sac import make_model
 from synthetic import filled_replay, unit_box
 
 from taac_wrappers.training.envs import make_env, make_vector_env
+from taac_wrappers.training.finite import CHECK_INTERVAL
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.run import Counters, TrainingState
 from taac_wrappers.training.tasks import Settings, settings_for, simulator_versions
@@ -168,6 +169,8 @@ class Ours:
             if counters.frames >= args.learning_starts:
                 for _ in range(counters.due(args.frames_per_iteration) * args.updates_per_iteration):
                     state.metrics = learner.update(learner.sample(replay), counters)
+                    if counters.updates % CHECK_INTERVAL == 0:
+                        state.check_finite()
         self.observation = observation
 
     def close(self) -> None:
