@@ -2,6 +2,9 @@
 
 import os
 
+# Before torch is imported: threads that wait by spinning starve each other on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import toy_envs  # noqa: F401, registers the toy environment
 from hypothesis import settings
 
