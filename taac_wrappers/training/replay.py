@@ -90,6 +90,7 @@ class SequenceReplay:
         self._head = np.zeros(num_envs, np.int64)  # slots completed: where the current observation stands
         self._base = np.arange(num_envs) * self.length  # where each env's ring starts in the flat arrays
         self._started = np.zeros(num_envs, bool)
+        self._intact_from = np.zeros(num_envs, np.int64)  # absolute time; what was before it has been lost
         self.rng = np.random.default_rng(seed)
 
     def start(self, observation: Observation, mask: np.ndarray | None = None) -> None:
@@ -135,6 +136,33 @@ class SequenceReplay:
         self._flags[self._previous_slot(current)] |= TRUNCATED
         self._flags[current] |= FINAL
         self._started[envs[flags & FIRST != 0]] = False  # nothing was recorded: the next start takes the same slot
+
+    def forget(self, mask: np.ndarray) -> None:
+        """Drop the unfinished episodes of the envs in ``mask`` as if they had never begun; earlier ones stay."""
+        envs = np.flatnonzero(mask & self._started)
+        for env in envs[self._flags[self._current(envs)] & FINAL == 0].tolist():
+            self._forget_episode(env)
+
+    def _forget_episode(self, env: int) -> None:
+        """Move the earlier episodes up to where the unfinished one ends, so that what is kept stays in one piece."""
+        head, oldest = self._head[env], self._oldest()[env]
+        begins = np.flatnonzero(self._flags[self._flat(env, np.arange(oldest, head + 1))] & FIRST)
+        first = oldest + begins[-1] if len(begins) else oldest  # without its beginning, nothing else is left
+        if oldest < first and self._flags[self._flat(env, oldest)] & FINAL:
+            oldest += 1  # no transition starts there, and there would be no end to drawing if it were alone
+        # One round further than the slots require: these times are new, and so saving sees that the slots are too.
+        shift = head - first + self.length
+        earlier = np.arange(max(oldest - 1, 0), first)  # the slot before a transition holds its previous action
+        source, target = self._flat(env, earlier), self._flat(env, earlier + shift)
+        for storage in self._storages():
+            storage[target] = storage[source]
+        self._head[env], self._intact_from[env] = head + self.length, oldest + shift
+        self._started[env] = False  # the next start takes the current slot
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to sample: nothing has been recorded, or all of it forgotten."""
+        return not np.any(self._head > self._oldest())
 
     def __len__(self) -> int:
         """Number of transitions that can be sampled."""
@@ -211,16 +239,18 @@ class SequenceReplay:
 
     def _draw_starts(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
         """Env and absolute time of the starts: equal shares per env, one draw per equal slice of time."""
-        share, rest = divmod(batch_size, self.num_envs)
-        shares = np.full(self.num_envs, share)
-        if rest:
-            shares[self.rng.choice(self.num_envs, rest, replace=False)] += 1
-        env = np.repeat(np.arange(self.num_envs), shares)
-        stratum = np.arange(batch_size) - np.repeat(np.cumsum(shares) - shares, shares)
         oldest = self._oldest()
         span = self._head - oldest
-        if np.any((span < 1) & (shares > 0)):
-            raise ValueError("sample: an env has no transition yet")
+        filled = np.flatnonzero(span > 0)  # all of them, but for those that have been forgotten
+        if not len(filled):
+            raise ValueError("sample: no env has a transition yet")
+        share, rest = divmod(batch_size, len(filled))
+        shares = np.zeros(self.num_envs, np.int64)
+        shares[filled] = share
+        if rest:
+            shares[filled[self.rng.choice(len(filled), rest, replace=False)]] += 1
+        env = np.repeat(np.arange(self.num_envs), shares)
+        stratum = np.arange(batch_size) - np.repeat(np.cumsum(shares) - shares, shares)
         offset = ((stratum + self.rng.random(batch_size)) / shares[env] * span[env]).astype(np.int64)
         start = oldest[env] + np.minimum(offset, span[env] - 1)  # rounding may reach the slice's open end
         # No transition starts at a final observation: draw those again, uniformly.
@@ -232,9 +262,9 @@ class SequenceReplay:
 
     def _oldest(self) -> np.ndarray:
         """Absolute time of each env's oldest transition whose previous slot is still there."""
-        return np.maximum(self._head - self.length + 2, 0)
+        return np.maximum(self._head - self.length + 2, self._intact_from)
 
-    def _flat(self, env: np.ndarray, time: np.ndarray) -> np.ndarray:
+    def _flat(self, env: np.ndarray | int, time: np.ndarray) -> np.ndarray:
         return self._base[env] + time % self.length
 
     def _current(self, envs: np.ndarray) -> np.ndarray:
@@ -253,7 +283,7 @@ class SequenceReplay:
         """What was recorded after the cursor ``since`` (None: all that is kept), and the cursor after it."""
         # The newest transition is saved again: interrupt() may have marked it since.
         after = self._head - self.length + 1 if since is None else np.asarray(since["head"]) - 1
-        after = np.maximum(np.maximum(after, self._head - self.length + 1), 0)
+        after = np.maximum(np.maximum(after, self._head - self.length + 1), np.maximum(self._intact_from - 1, 0))
         slots = np.concatenate(
             [self._flat(np.array([env]), np.arange(after[env], self._head[env] + 1)) for env in range(self.num_envs)]
         )
@@ -272,6 +302,8 @@ class SequenceReplay:
         for chunk, _ in chunks:
             if chunk["head"].shape != self._head.shape:
                 raise ValueError(f"chunk holds {len(chunk['head'])} streams, this replay has {self.num_envs}")
+            # What lies between two chunks is lost; the slot before a transition holds its previous action.
+            self._intact_from = np.where(chunk["from"] > self._head, chunk["from"] + 1, self._intact_from)
             slots = np.concatenate(
                 [
                     self._flat(np.array([env]), np.arange(chunk["from"][env], chunk["head"][env] + 1))
@@ -296,8 +328,11 @@ class SequenceReplay:
     @property
     def nbytes(self) -> int:
         """Memory of all arrays."""
+        return sum(array.nbytes for array in self._storages())
+
+    def _storages(self) -> list[np.ndarray]:
         observations = self._observation.values() if isinstance(self._observation, dict) else [self._observation]
-        return sum(array.nbytes for array in (*observations, self._action, self._reward, self._flags))
+        return [*observations, self._action, self._reward, self._flags]
 
 
 def _check_sample(batch_size: int, window: int, follow: str, train_on: str) -> None:

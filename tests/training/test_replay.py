@@ -413,7 +413,7 @@ def test_interrupting_before_the_first_frame_leaves_nothing_to_sample():
     recorder.interrupt(np.array([True]))
     recorder.start_ended()
     assert len(recorder.replay) == 0
-    with pytest.raises(ValueError, match="sample: an env has no transition yet"):
+    with pytest.raises(ValueError, match="sample: no env has a transition yet"):
         recorder.replay.sample(1)
 
 
@@ -584,7 +584,7 @@ def test_sample_names_bad_arguments(arguments, message):
 
 def test_sampling_needs_a_transition():
     recorder = Recorder(num_envs=2, frames=5)
-    assert_refused(recorder, lambda: recorder.replay.sample(4), "sample: an env has no transition yet")
+    assert_refused(recorder, lambda: recorder.replay.sample(4), "sample: no env has a transition yet")
 
 
 @pytest.mark.parametrize(
