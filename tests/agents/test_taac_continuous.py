@@ -226,6 +226,7 @@ def test_flags_that_only_look(changes, base, tmp_path):
 def test_every_argument_is_exercised():
     changed = {name for changes in LEARNING + LOOKING for name in changes}
     elsewhere = {"env_id", "run_dir", "resume"}  # in every test, in every test, and below
+    elsewhere |= {"env_engine", "env_timeout", "on_env_error"}  # in test_env_faults.py
     assert changed | elsewhere == {field.name for field in fields(Args)}
     defaults = smoke_args(Path("run"))
     for changes in LEARNING + LOOKING:
