@@ -68,6 +68,12 @@ class Args:
     """frames (inner environment steps, all environments together) to train for"""
     num_envs: int = 1
     """environments stepped together"""
+    env_engine: Literal["sync", "async", "envpool"] = "sync"
+    """one after the other, each in a worker process, or by envpool (fast; its physics differ from evaluation's)"""
+    env_timeout: float = 60.0
+    """seconds that an environment of `--env-engine async` may take for one step"""
+    on_env_error: Literal["stop", "restart"] = "stop"
+    """if an environment fails: save and stop, or replace it and forget its unfinished episode"""
     batch_size: int = 256
     """windows per update"""
     buffer_size: int = 100_000
@@ -329,7 +335,14 @@ def main(args: Args) -> int:
         run = Run(args, METHOD)
         torch.manual_seed(args.seed)
         torch.set_num_threads(args.threads)
-        envs = make_vector_env(run.env_id, args.num_envs)
+        envs = make_vector_env(
+            run.env_id,
+            args.num_envs,
+            engine=args.env_engine,
+            on_error=args.on_env_error,
+            timeout=args.env_timeout,
+            seed=args.seed,
+        )
         observation_space, action_space = envs.single_observation_space, envs.single_action_space
         assert isinstance(observation_space, Box)
         assert isinstance(action_space, Box)
@@ -360,14 +373,15 @@ def main(args: Args) -> int:
             replay.add(action, switch, reward, terminated, truncated, observation)
             counters.count(switch)
             state.prev_action = action
-            if (done := terminated | truncated).any():
+            if (done := terminated | truncated | envs.faulty).any():
                 run.log_episodes(counters.frames, infos)
+                replay.forget(envs.faulty)
                 observation, _ = envs.reset(options={"reset_mask": done})
                 replay.start(observation, done)
                 state.prev_action = np.where(done[:, None], agent.initial_action(args.num_envs), action)
 
             # Learn: as many updates as these frames call for.
-            if counters.frames >= args.learning_starts:
+            if counters.frames >= args.learning_starts and not replay.empty:
                 for _ in range(counters.due(args.frames_per_iteration) * args.updates_per_iteration):
                     state.metrics = learner.update(learner.sample(replay), counters)
                     if counters.updates % CHECK_INTERVAL == 0:

@@ -11,16 +11,18 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeGuard
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import RecordConstructorArgs
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, RecordVideo
 
+from taac_wrappers.training.engines import BadObservation, Engine, EnvByEnv, LocalEnv, PooledEnvs, WorkerEnv
+from taac_wrappers.training.faults import WatchedEnvs
 from taac_wrappers.training.tasks import check_simulators, make_kwargs_for, resolve_env_id
 
 GOAL_CLIP = 200.0
@@ -66,39 +68,69 @@ def make_env(
     return UnitAction(env)
 
 
-def make_vector_env(env_id: str, num_envs: int) -> SyncVectorEnv:
-    """Build ``num_envs`` training environments that are stepped together and can be resumed exactly.
+def make_vector_env(
+    env_id: str,
+    num_envs: int,
+    *,
+    engine: Literal["sync", "async", "envpool"] = "sync",
+    on_error: Literal["stop", "restart"] = "stop",
+    timeout: float = 60.0,
+    seed: int = 0,
+) -> WatchedEnvs:
+    """Build ``num_envs`` training environments that are stepped together.
 
     Nothing resets by itself: after a step, call ``reset(options={"reset_mask": done})``. Returned arrays belong to the
     caller.
+
+    Args:
+        env_id: as in :func:`make_env`.
+        num_envs: how many.
+        engine: ``"sync"``: one after the other in this process; ``"async"``: each in a worker process, which can be
+            given up if it hangs; both can be resumed exactly. ``"envpool"``: fast, in its own physics, not resumable
+            within an episode.
+        on_error: whether to stop for an environment that fails, or to put a new one in its place.
+        timeout: seconds that a worker may take for one step or reset.
+        seed: of the run, from which environments that are put in the place of others get theirs.
 
     >>> envs = make_vector_env("Pendulum-v1", 2)
     >>> observations, _ = envs.reset(seed=0)
     >>> observations.shape
     (2, 3)
-    >>> states = envs.call("episode_state")  # for a checkpoint; restore_episodes takes them back
+    >>> states = envs.episode_states()  # for a checkpoint; envs.restore takes them back
     >>> envs.close()
     """
     if not isinstance(num_envs, int) or isinstance(num_envs, bool) or num_envs < 1:
         raise ValueError(f"num_envs must be a positive integer, got {num_envs!r}")
-    make_one = functools.partial(_make_replayable_env, resolve_env_id(env_id))  # resolved here: one warning, not many
-    return SyncVectorEnv([make_one] * num_envs, copy=True, autoreset_mode=AutoresetMode.DISABLED)
+    if not timeout > 0:
+        raise ValueError(f"the timeout of envs must be a positive number of seconds, got {timeout!r}")
+    env_id = resolve_env_id(env_id)  # here: one warning, not many
+    return WatchedEnvs(_make_engine(engine, env_id, num_envs, timeout), env_id, on_error=on_error, seed=seed)
 
 
-def restore_episodes(envs: SyncVectorEnv, states: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, list[bool]]:
-    """Put the environments of :func:`make_vector_env` back to ``states``, one ``episode_state()`` per environment.
-
-    No episode of the states should be over: what follows is a step.
-
-    Returns:
-        The observations ``[num_envs, size]``, and for each environment whether it stands exactly where it stood
-        (otherwise it has begun a new episode).
-    """
-    if len(states) != envs.num_envs:
-        raise ValueError(f"states must hold one entry for each of {envs.num_envs} environments, got {len(states)}")
-    envs.reset()  # so that the vector environment itself forgets which episodes were over
-    restored = [env.get_wrapper_attr("restore")(state) for env, state in zip(envs.envs, states, strict=True)]
-    return np.stack([observation for observation, _, _ in restored]), [exact for _, _, exact in restored]
+def _make_engine(engine: str, env_id: str, num_envs: int, timeout: float) -> Engine:
+    probe = make_env(env_id)
+    probe.close()
+    observation_space, action_space = probe.observation_space, probe.action_space
+    assert isinstance(observation_space, spaces.Box)
+    assert isinstance(action_space, spaces.Box)
+    if engine == "envpool":
+        return PooledEnvs(
+            env_id,
+            num_envs,
+            observation_space,
+            action_space,
+            flatten=_flat_rows,
+            make_kwargs=make_kwargs_for(env_id),
+        )
+    make_one = functools.partial(_make_replayable_env, env_id, gym.spec(env_id))
+    host: Callable[[], LocalEnv | WorkerEnv]
+    if engine == "sync":
+        host = functools.partial(LocalEnv, make_one)
+    elif engine == "async":
+        host = functools.partial(WorkerEnv, make_one, timeout)
+    else:
+        raise ValueError(f"engine must be 'sync', 'async' or 'envpool', got {engine!r}")
+    return EnvByEnv(host, num_envs, observation_space, action_space)
 
 
 class GoalObservation(gym.ObservationWrapper, RecordConstructorArgs):
@@ -119,7 +151,8 @@ class GoalObservation(gym.ObservationWrapper, RecordConstructorArgs):
 
     def observation(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         """Join the two vectors."""
-        joined = np.concatenate([np.ravel(observation[key]) for key in _GOAL_KEYS])
+        goal_space: Any = self.env.observation_space
+        joined = np.concatenate([np.ravel(_fitting(goal_space[key], observation[key])) for key in _GOAL_KEYS])
         return joined.clip(-GOAL_CLIP, GOAL_CLIP).astype(np.float32)
 
 
@@ -134,11 +167,14 @@ class FlatObservation(gym.ObservationWrapper, RecordConstructorArgs):
             raise ValueError(f"env must have observations of a fixed size, got {env.observation_space}")
         with np.errstate(over="ignore"):  # bounds such as the largest float64 become infinite
             low, high = flat.low.astype(np.float32), flat.high.astype(np.float32)
-        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+        self.observation_space = self._flat_space = spaces.Box(low, high, dtype=np.float32)
 
     def observation(self, observation: Any) -> np.ndarray:
         """Flatten and convert."""
-        return np.asarray(spaces.flatten(self.env.observation_space, observation), dtype=np.float32)
+        space = self.env.observation_space
+        if isinstance(space, spaces.Box):
+            return _fitting(space, observation).astype(np.float32).ravel()
+        return _fitting(self._flat_space, np.asarray(spaces.flatten(space, observation), dtype=np.float32))
 
 
 class UnitAction(gym.ActionWrapper, RecordConstructorArgs):
@@ -312,12 +348,33 @@ class ReplayableEnv(gym.Wrapper, RecordConstructorArgs):
         self.unwrapped.np_random.bit_generator.state = state
 
 
-def _make_replayable_env(env_id: str) -> gym.Env:
+def _make_replayable_env(env_id: str, spec: EnvSpec) -> gym.Env:
+    """Build it, perhaps in a worker, where what a program has registered is not known."""
+    if not str(spec.entry_point).startswith("gymnasium"):  # those are registered when they are imported
+        gym.registry.setdefault(spec.id, spec)
     return ReplayableEnv(make_env(env_id))
+
+
+def _fitting(space: spaces.Box, observation: Any) -> np.ndarray:
+    """The observation as an array; raises where flattening would hide that it is not what ``space`` promises."""
+    array = np.asarray(observation)
+    if array.shape != space.shape or not np.can_cast(array.dtype, space.dtype, "same_kind"):
+        raise BadObservation(
+            f"observed {array.dtype} of shape {array.shape} instead of {space.dtype} of shape {space.shape}"
+        )
+    return array
 
 
 def _every_episode(episode: int) -> bool:
     return True
+
+
+def _flat_rows(observation: Any) -> np.ndarray:
+    """``[envs, size]`` of envpool's observations, as :class:`GoalObservation` or :class:`FlatObservation` has them."""
+    if not isinstance(observation, dict):
+        return np.reshape(observation, (len(observation), -1)).astype(np.float32)
+    rows = [np.reshape(observation[key], (len(observation[key]), -1)) for key in _GOAL_KEYS]
+    return np.concatenate(rows, axis=1).clip(-GOAL_CLIP, GOAL_CLIP).astype(np.float32)
 
 
 def _has_goal(space: spaces.Space) -> TypeGuard[spaces.Dict]:

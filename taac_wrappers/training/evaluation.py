@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
+from taac_wrappers.training.faults import check_finite, env_faults
 from taac_wrappers.training.metrics import afr
 
 
@@ -38,6 +39,9 @@ def evaluate(policy: Policy, env: gym.Env, episodes: int, *, seed: int) -> dict[
         (repeated frames of all frames), ``apr`` (frames per new action; all frames if there was none), ``afr`` (mean
         over episodes); and ``success``, the share of episodes with ``info["is_success"]`` at their last frame, if that
         is reported.
+
+    Raises:
+        EnvFault: the environment raised, or returned something that is not finite.
 
     >>> from taac_wrappers.training.envs import make_env
     >>> class Hold:
@@ -72,7 +76,9 @@ def evaluate(policy: Policy, env: gym.Env, episodes: int, *, seed: int) -> dict[
 
 def _play(policy: Policy, env: gym.Env, seed: int | None) -> dict[str, Any]:
     """One episode: its return, actions ``[frames, size]``, repeated frames, and success (None: not reported)."""
-    observation, _ = env.reset(seed=seed)
+    with env_faults():
+        observation, _ = env.reset(seed=seed)
+        check_finite(observation)
     policy.reset()
     actions: list[np.ndarray] = []
     episode_return, repeated, done = 0.0, 0, False
@@ -80,7 +86,9 @@ def _play(policy: Policy, env: gym.Env, seed: int | None) -> dict[str, Any]:
         action = np.array(policy(observation))  # a copy: a policy may write the next action into the same array
         repeated += _repeats(policy, action, actions)
         actions.append(action)
-        observation, reward, terminated, truncated, info = env.step(action)
+        with env_faults():
+            observation, reward, terminated, truncated, info = env.step(action)
+            check_finite(observation, reward)
         episode_return += float(reward)
         done = terminated or truncated
     success = info.get("is_success")

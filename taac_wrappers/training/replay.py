@@ -148,6 +148,34 @@ class SequenceReplay:
         self._flags[current] |= FINAL
         self._started[envs[flags & FIRST != 0]] = False  # nothing was recorded: the next start takes the same slot
 
+    def forget(self, mask: np.ndarray) -> None:
+        """Drop the unfinished episodes of the envs in ``mask`` as if they had never begun; earlier ones stay."""
+        envs = np.flatnonzero(_flags("mask", mask, self.num_envs) & self._started)
+        for env in envs[self._flags[self._current(envs)] & FINAL == 0].tolist():
+            self._forget_episode(env)
+
+    def _forget_episode(self, env: int) -> None:
+        """Move the earlier episodes up to where the unfinished one ends, so that what is kept stays in one piece."""
+        head, oldest = self._head[env], self._oldest()[env]
+        begins = np.flatnonzero(self._flags[self._flat(env, np.arange(oldest, head + 1))] & FIRST)
+        first = oldest + begins[-1] if len(begins) else oldest  # without its beginning, nothing else is left
+        if oldest < first and self._flags[self._flat(env, oldest)] & FINAL:
+            oldest += 1  # no transition starts there, and there would be no end to drawing if it were alone
+        # One round further than the slots require: these times are new, and so saving sees that the slots are too.
+        shift = head - first + self.length
+        earlier = np.arange(max(oldest - 1, 0), first)  # the slot before a transition holds its previous action
+        source, target = self._flat(env, earlier), self._flat(env, earlier + shift)
+        for storage in self._storages():
+            storage[target] = storage[source]
+        self._head[env], self._intact_from[env] = head + self.length, oldest + shift
+        self._started[env] = False  # the next start takes the current slot
+        self._flags[self._flat(env, self._head[env])] = FIRST  # as interrupt() leaves an episode without a frame
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to sample: nothing has been recorded, or all of it forgotten."""
+        return not np.any(self._head > self._oldest())
+
     def __len__(self) -> int:
         """Number of transitions that can be sampled."""
         oldest = self._oldest()
@@ -265,7 +293,7 @@ class SequenceReplay:
         """Absolute time of each env's oldest transition whose previous slot is still there."""
         return np.maximum(self._head - self.length + 2, self._intact_from)
 
-    def _flat(self, env: np.ndarray, time: np.ndarray) -> np.ndarray:
+    def _flat(self, env: np.ndarray | int, time: np.ndarray) -> np.ndarray:
         return self._base[env] + time % self.length
 
     def _current(self, envs: np.ndarray) -> np.ndarray:
@@ -371,7 +399,7 @@ class SequenceReplay:
     def _require_sound(self, env: int) -> None:
         """Raise unless the flags of one stream tell of episodes: windows and draws rely on it."""
         head = self._head[env]
-        kept = np.arange(max(head - self.length + 1, self._intact_from[env] - 1, 0), head + 1)
+        kept = np.arange(max(head - self.length + 1, self._intact_from[env]), head + 1)
         flags = self._flags[self._flat(np.array([env]), kept)]
         first, final = flags & FIRST != 0, flags & FINAL != 0
         ended = flags & (TERMINATED | TRUNCATED) != 0
@@ -401,8 +429,11 @@ class SequenceReplay:
     @property
     def nbytes(self) -> int:
         """Memory of all arrays."""
+        return sum(array.nbytes for array in self._storages())
+
+    def _storages(self) -> list[np.ndarray]:
         observations = self._observation.values() if isinstance(self._observation, dict) else [self._observation]
-        return sum(array.nbytes for array in (*observations, self._action, self._reward, self._flags))
+        return [*observations, self._action, self._reward, self._flags]
 
 
 def _check_sample(batch_size: int, window: int, follow: str, train_on: str) -> None:

@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import SyncVectorEnv
 from torch import nn
 from tqdm import tqdm
 
@@ -40,8 +39,9 @@ from taac_wrappers.training.checkpoint import (
     restore_rng,
     rng_state,
 )
-from taac_wrappers.training.envs import make_env, restore_episodes
+from taac_wrappers.training.envs import make_env
 from taac_wrappers.training.evaluation import Policy, evaluate
+from taac_wrappers.training.faults import EnvFault, WatchedEnvs
 from taac_wrappers.training.finite import LearningFault, NotFinite, require_finite
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.tasks import resolve_env_id, simulator_versions
@@ -61,6 +61,7 @@ A = TypeVar("A")
 CHANGEABLE_ON_RESUME = {
     *("total_frames", "stop_at_score", "eval_interval", "eval_episodes", "final_episodes", "checkpoint_interval"),
     *("run_dir", "resume", "track", "wandb_project", "wandb_entity", "capture_video", "device", "threads"),
+    *("on_env_error", "env_timeout"),
 }
 """Arguments that may differ from those of the run that is resumed: none of them changes what is learned."""
 
@@ -209,6 +210,8 @@ class Counters:
     repeats: int = 0
     repeats_logged: int = 0
     frames_logged: int = 0
+    env_restarts: int = 0
+    """Environments that failed and were replaced."""
     last_scores: list[float] = field(default_factory=list)
     """Of the last two evaluations: scores, not whether they were good, because a resumed run may have another goal."""
 
@@ -234,14 +237,14 @@ class TrainingState:
     optimizer: torch.optim.Optimizer
     normalizer: AdaptiveNormalizer | None
     replay: SequenceReplay
-    envs: SyncVectorEnv
+    envs: WatchedEnvs
     rng: np.random.Generator
     prev_action: np.ndarray
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """Of the last update."""
 
     def __post_init__(self) -> None:
-        self.counters = Counters(self.envs.num_envs)
+        self.counters = self.envs.counters = Counters(self.envs.num_envs)
 
     def check_finite(self) -> None:
         """Raise NotFinite if the last update's metrics, a weight or the optimizer is nan or inf."""
@@ -265,10 +268,11 @@ class TrainingState:
         tensors = {key: value.cpu().contiguous() for key, value in self._weights().items()}
         optimizer_tensors, optimizer_meta = flatten_optimizer(self.optimizer)
         rng_tensors, rng_meta = rng_state(replay=self.replay.rng, act=self.rng)
-        episodes = list(self.envs.call("episode_state"))
+        episodes = self.envs.episode_states()
         arrays = {
             f"env.{index}.{key}": episode.pop(key)
             for index, episode in enumerate(episodes)
+            if episode is not None
             for key in ("actions", "observation")
         }
         meta = {
@@ -298,16 +302,15 @@ class TrainingState:
         if self.normalizer is not None:
             self.normalizer.load_state_dict(loaded.meta["normalizer"])
         self.replay.load_chunks(loaded.chunks)
-        self.counters = Counters(**loaded.meta["counters"])
+        self.counters = self.envs.counters = Counters(**loaded.meta["counters"])
         self.metrics = dict(loaded.meta["metrics"])
         self.prev_action = loaded.arrays["prev_action"]
         episodes = [
-            episode | {key: loaded.arrays[f"env.{index}.{key}"] for key in ("actions", "observation")}
+            episode and episode | {key: loaded.arrays[f"env.{index}.{key}"] for key in ("actions", "observation")}
             for index, episode in enumerate(loaded.meta["episodes"])
         ]
-        observation, exact = restore_episodes(self.envs, episodes)
-        broken = ~np.array(exact)
-        if broken.any():  # a new episode has begun there
+        observation, exact = self.envs.restore(episodes)
+        if (broken := ~exact).any():  # a new episode has begun there
             self.replay.interrupt(broken)
             self.replay.start(observation, broken)
             self.prev_action[broken] = 0
@@ -378,8 +381,11 @@ class Run:
         with contextlib.ExitStack() as opened:
             opened.callback(state.envs.close)
             observation, extra = self._restore(state) if self.store.exists() else self._begin(state)
+            self._envs = state.envs
+            if self._envs.stop_reason is not None:
+                raise ValueError(self._envs.stop_reason)
             self.eval_env = make_env(self.env_id)
-            opened.callback(self.eval_env.close)
+            opened.callback(lambda: self.eval_env.close())  # whichever it is by then
             with self._written_folder() as config:
                 if self.resuming and not extra:
                     self._forget_metrics()
@@ -511,7 +517,10 @@ class Run:
         self.bar.update(counters.frames - self.bar.n)
         if self._unsaved is not None and time.monotonic() - self._tried_at >= RETRY_SECONDS:
             self.save(*self._unsaved)
-        return counters.frames < self.args.total_frames and not self._solved(counters) and self.signal is None
+        return counters.frames < self.args.total_frames and not self._solved(counters) and not self._cut_short()
+
+    def _cut_short(self) -> bool:
+        return self.signal is not None or self._envs.stop_reason is not None
 
     def _solved(self, counters: Counters) -> bool:
         goal = self.args.stop_at_score
@@ -542,18 +551,30 @@ class Run:
             "charts/updates": counters.updates,
             "charts/repeat_fraction": repeats,
             "charts/SPS": frames / max(seconds, 1e-9),
+            "charts/env_restarts": counters.env_restarts,
         }
         self.log(counters.frames, {**charts, **metrics})
 
     def evaluate(self, counters: Counters, policy: Policy) -> None:
         """Judge the policy by its mode in an environment of its own; every evaluation has the same starts."""
         self._state.check_finite()
-        result = evaluate(policy, self.eval_env, self.args.eval_episodes, seed=self.args.seed)
-        self.log(counters.frames, _evaluation_metrics(result))
-        self.tracker.flush()
-        counters.last_scores = [*counters.last_scores[-1:], result["score"]]
-        if self.args.capture_video:
-            self._film(counters, policy)
+        with self._env_faults_survived(counters.frames):
+            result = evaluate(policy, self.eval_env, self.args.eval_episodes, seed=self.args.seed)
+            self.log(counters.frames, _evaluation_metrics(result))
+            self.tracker.flush()
+            counters.last_scores = [*counters.last_scores[-1:], result["score"]]
+            if self.args.capture_video:
+                self._film(counters, policy)
+
+    @contextlib.contextmanager
+    def _env_faults_survived(self, frame: int) -> Iterator[None]:
+        """An environment that fails costs this evaluation, not the training; the next one has a new environment."""
+        try:
+            yield
+        except EnvFault as fault:
+            tqdm.write(f"evaluation at frame {frame} failed: {self.env_id} {fault}", file=sys.stderr)
+            self.eval_env.close()
+            self.eval_env = make_env(self.env_id)
 
     def _film(self, counters: Counters, policy: Policy) -> None:
         try:
@@ -620,8 +641,8 @@ class Run:
             with _noting(unwritten, lambda: self._what_is_lost(counters.frames)):
                 self._save(state, agent)
         self.bar.close()
-        if self.signal is None:
-            with contextlib.suppress(KeyboardInterrupt):
+        if not self._cut_short():
+            with contextlib.suppress(KeyboardInterrupt), self._env_faults_survived(counters.frames):
                 self._last_evaluation(counters, agent.policy())
         with _noting(unwritten, lambda: METRICS_LOST):
             self.tracker.close()
@@ -631,10 +652,12 @@ class Run:
             print(f"error: {'; '.join(unwritten)}", file=sys.stderr)
             return 1
         print(f"agent: {self.folder / 'agent.safetensors'}")
-        if self.signal is None:
+        if not self._cut_short():
             return 0
+        if self._envs.stop_reason is not None:
+            print(f"error: {self._envs.stop_reason}", file=sys.stderr)
         print(f"interrupted and saved; continue with: {self._resume_command()}")
-        return 128 + self.signal
+        return 1 if self.signal is None else 128 + self.signal
 
     def _what_is_lost(self, frame: int) -> str:
         saved = self.store.newest_frame()

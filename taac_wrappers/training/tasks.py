@@ -320,7 +320,7 @@ def simulator_versions() -> dict[str, str]:
     True
     """
     versions = {"python": platform.python_version()}
-    for package in ("taac-wrappers", "gymnasium", "gymnasium-robotics", "mujoco", "box2d", "numpy", "torch"):
+    for package in ("taac-wrappers", "gymnasium", "gymnasium-robotics", "mujoco", "box2d", "envpool", "numpy", "torch"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

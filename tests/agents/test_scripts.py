@@ -334,6 +334,7 @@ def test_every_argument_is_exercised(script):
     cases = [*script.learning, *script.looking]
     changed = {name for changes in cases for name in changes}
     elsewhere = {"env_id", "run_dir", "resume"}  # in every test, in every test, and below
+    elsewhere |= {"env_engine", "env_timeout", "on_env_error"}  # in test_env_faults.py
     if script is SAC:
         elsewhere.add("window")  # only one is allowed: among the bad input below
     assert changed | elsewhere == {field.name for field in fields(script.module.Args)}

@@ -22,7 +22,6 @@ from taac_wrappers.training.envs import (
     UnitAction,
     make_env,
     make_vector_env,
-    restore_episodes,
 )
 from taac_wrappers.training.tasks import TASKS
 
@@ -530,9 +529,9 @@ def test_all_environments_go_on_bit_for_bit(env_id, num_envs):
     envs, others = make_vector_env(env_id, num_envs), make_vector_env(env_id, num_envs)
     envs.reset(seed=4)
     play_together(envs, 105, 0)
-    states = envs.call("episode_state")
-    observations, exact = restore_episodes(others, [through_json(state) for state in states])
-    assert exact == [True] * num_envs
+    states = envs.episode_states()
+    observations, exact = others.restore([through_json(state) for state in states])
+    assert exact.all()
     np.testing.assert_array_equal(observations, np.stack([state["observation"] for state in states]), strict=True)
     assert play_together(others, 100, 1) == play_together(envs, 100, 1)
 
@@ -542,9 +541,9 @@ def test_environments_whose_episodes_are_over_can_be_put_back(monkeypatch):
     envs = make_vector_env("Walk-v0", 2)
     envs.reset(seed=0)
     envs.step(np.zeros((2, 2), np.float32))
-    states = envs.call("episode_state")
+    states = envs.episode_states()
     first = [envs.step(np.ones((2, 2), np.float32))[0] for _ in range(3)]
-    restore_episodes(envs, states)
+    envs.restore(states)
     np.testing.assert_array_equal([envs.step(np.ones((2, 2), np.float32))[0] for _ in range(3)], first)
 
 
@@ -552,4 +551,4 @@ def test_states_of_another_number_of_environments_are_refused():
     envs = make_vector_env("Pendulum-v1", 2)
     envs.reset(seed=0)
     with pytest.raises(ValueError, match="one entry for each of 2 environments, got 1"):
-        restore_episodes(envs, envs.call("episode_state")[:1])
+        envs.restore(envs.episode_states()[:1])

@@ -236,6 +236,7 @@ def test_a_task_whose_extra_is_missing_is_not_called_a_typing_error(monkeypatch)
 def test_versions_are_those_installed(monkeypatch):
     versions = simulator_versions()
     packages = {"taac-wrappers", "gymnasium", "gymnasium-robotics", "mujoco", "box2d", "numpy", "torch"}
+    packages |= {"envpool"} if sys.version_info >= (3, 11) else set()
     assert set(versions) == {"python", *packages}
     assert versions["mujoco"] == metadata.version("mujoco")
     assert versions["python"] == ".".join(map(str, sys.version_info[:3]))

@@ -1,0 +1,183 @@
+"""envpool: the same interface as the other engines, exact at the ends of episodes, honest about what it cannot do."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from test_engines import actions_for, play
+
+from taac_wrappers.training.envs import make_env, make_vector_env
+from taac_wrappers.training.replay import SequenceReplay
+
+PHYSICS = "ignore:envpool has its own build"
+
+
+def test_envpool_says_that_its_physics_differ():
+    with pytest.warns(UserWarning, match="envpool has its own build of Pendulum-v1's physics"):
+        make_vector_env("Pendulum-v1", 1, engine="envpool")
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+def test_envpool_has_the_same_spaces():
+    for env_id in ("Pendulum-v1", "BipedalWalkerHardcore-v3", "FetchReach-v4"):
+        pooled, plain = make_vector_env(env_id, 2, engine="envpool"), make_vector_env(env_id, 2)
+        assert pooled.single_observation_space == plain.single_observation_space
+        assert pooled.single_action_space == plain.single_action_space
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+def test_same_seed_same_run_in_envpool():
+    runs = []
+    for seed in (3, 3, 4):
+        envs = make_vector_env("BipedalWalkerHardcore-v3", 3, engine="envpool")
+        first = envs.reset(seed=seed)[0]
+        runs.append((first.tobytes(), play(envs, actions_for(envs, 300, 0))))
+        assert first.dtype == np.float32
+        assert len(set(map(bytes, first))) == 3  # every env has a seed of its own
+        envs.close()
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+@pytest.mark.parametrize(("env_id", "frames"), [("Pendulum-v1", 650), ("FetchReach-v4", 130), ("Hopper-v5", 120)])
+def test_no_ghost_transitions_reach_the_replay(env_id, frames):
+    """What the replay holds adds up to the statistics of the episodes; every episode begins where its reset began."""
+    envs = make_vector_env(env_id, 3, engine="envpool")
+    replay = SequenceReplay(
+        envs.single_observation_space, envs.single_action_space, capacity=3 * 1000, num_envs=3, seed=0
+    )
+    observation, _ = envs.reset(seed=0)
+    replay.start(observation)
+    statistics: list[list[tuple[float, int]]] = [[], [], []]
+    finals, firsts = [], [*observation.copy()]
+    for action in actions_for(envs, frames, 0):
+        observation, reward, terminated, truncated, infos = envs.step(action)
+        replay.add(action, np.ones(3, bool), reward, terminated, truncated, observation)
+        if (done := terminated | truncated).any():
+            for env in np.flatnonzero(done):
+                statistics[env].append((infos["episode"]["r"][env], infos["episode"]["l"][env]))
+            finals += [*observation[done].copy()]
+            before, (observation, _) = observation, envs.reset(options={"reset_mask": done})
+            np.testing.assert_array_equal(observation[~done], before[~done])
+            firsts += [*observation[done].copy()]
+            replay.start(observation, done)
+    assert all(len(episodes) >= 2 for episodes in statistics)
+    assert len(replay) == 3 * frames
+
+    for env in range(3):  # episode by episode, as they lie in the ring
+        start = 0
+        for episode_return, length in statistics[env]:
+            slots = env * replay.length + np.arange(start, start + length)
+            np.testing.assert_allclose(replay._reward[slots].sum(), episode_return, rtol=1e-5)
+            assert not (replay._flags[slots[:-1]] & 0b1100).any()  # nothing ends before its end
+            assert replay._flags[slots[-1]] & 0b1100
+            assert any(np.array_equal(replay._observation[slots[0]], first) for first in firsts)
+            assert any(np.array_equal(replay._observation[slots[-1] + 1], final) for final in finals)
+            start += length + 1
+    for final in finals:
+        assert not any(np.array_equal(final, first) for first in firsts)
+    envs.close()
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+def test_time_limits_are_truncations_and_those_of_gymnasium():
+    envs = make_vector_env("Pendulum-v1", 1, engine="envpool")
+    envs.reset(seed=0)
+    ends = [envs.step(np.zeros((1, 1), np.float32))[2:4] for _ in range(200)]
+    assert [bool(truncated[0]) for _, truncated in ends] == [False] * 199 + [True]
+    assert not any(terminated[0] for terminated, _ in ends)
+    envs.close()
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+def test_actions_are_clipped_and_scaled_to_the_environments_bounds(monkeypatch):
+    envs = make_vector_env("Pendulum-v1", 3, engine="envpool")
+    envs.reset(seed=0)
+    pool, received = envs._engine._pool, []
+
+    class Spy:
+        def step(self, action):
+            received.append(action.copy())
+            return pool.step(action)
+
+    monkeypatch.setattr(envs._engine, "_pool", Spy())
+    envs.step(np.array([[-1.0], [0.25], [7.0]], np.float32))
+    assert received[0].tolist() == [[-2.0], [0.5], [2.0]]  # Pendulum's actions are in [-2, 2]
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+def test_goal_observations_are_flattened_as_ours_are():
+    envs = make_vector_env("FetchReach-v4", 2, engine="envpool")
+    raw = {
+        "observation": np.array([[1.0, -300.0]]),
+        "achieved_goal": np.array([[9.0]]),
+        "desired_goal": np.array([[3.0]]),
+    }
+    np.testing.assert_array_equal(envs._engine._flatten(raw), np.array([[1, -200, 3]], np.float32), strict=True)
+    observation, _ = envs.reset(seed=0)
+    assert observation.shape == (2, 13)
+    plain = make_env("FetchReach-v4").reset(seed=0)[0]
+    # The gripper starts at the same place in both; only the goal, the last three entries, is drawn.
+    np.testing.assert_allclose(observation[0, :3], plain[:3], atol=0.01)
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+def test_envpool_cannot_resume_within_an_episode_and_says_so():
+    envs = make_vector_env("Pendulum-v1", 2, engine="envpool", seed=7)
+    first, _ = envs.reset(seed=7)
+    envs.step(np.zeros((2, 1), np.float32))
+    assert envs.episode_states() == [None, None]
+    began = []
+    for frames in (2, 2, 4):
+        others = make_vector_env("Pendulum-v1", 2, engine="envpool", seed=7)
+        others.counters.frames = frames
+        with pytest.warns(UserWarning, match="cannot go on in the middle of an episode") as caught:
+            observation, exact = others.restore([None, None])
+        assert len(caught) == 1
+        assert not exact.any()
+        began.append(observation.tobytes())
+        others.close()
+    assert began[0] == began[1] != began[2]
+    assert first.tobytes() not in began  # the first episodes are not played again
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("Ant-v5", "envpool cannot make Ant-v5 as the task needs it: no include_cfrc_ext_in_observation"),
+        ("Hopper-v6", "no environment 'Hopper-v6'; close matches: Hopper-v5"),
+        ("test_engines/Own-v0", "no environment 'test_engines/Own-v0'"),
+    ],
+)
+def test_what_envpool_cannot_do_is_said(env_id, message, monkeypatch):
+    for own in ("Hopper-v6", "test_engines/Own-v0"):
+        spec = gym.envs.registration.EnvSpec(own, lambda: gym.make("Pendulum-v1").unwrapped)
+        monkeypatch.setitem(gym.registry, own, spec)
+    with pytest.raises(ValueError, match=message):
+        make_vector_env(env_id, 1, engine="envpool")
+
+
+def test_other_spaces_than_gymnasiums_are_refused(monkeypatch):
+    wide = gym.envs.registration.EnvSpec("Hopper-v4", lambda: gym.make("Pendulum-v1").unwrapped)
+    monkeypatch.setitem(gym.registry, "Hopper-v4", wide)
+    with pytest.raises(ValueError, match=r"Hopper-v4 has actions Box.* in envpool, expected a Box of shape \(1,\)"):
+        make_vector_env("Hopper-v4", 1, engine="envpool")
+
+    class Narrow(gym.Env):
+        observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (3,))
+
+    narrow = gym.envs.registration.EnvSpec("Hopper-v4", Narrow)
+    monkeypatch.setitem(gym.registry, "Hopper-v4", narrow)
+    with pytest.raises(ValueError, match=r"Hopper-v4 observes Box.* in envpool, expected Box"):
+        make_vector_env("Hopper-v4", 1, engine="envpool")
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+def test_seeds_that_envpool_cannot_take():
+    envs = make_vector_env("Pendulum-v1", 1, engine="envpool")
+    with pytest.raises(ValueError, match=r"one seed below 2\*\*31 for each of 1 envs, got \[2147483648\]"):
+        envs.reset(seed=2**31)
