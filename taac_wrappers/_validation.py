@@ -7,6 +7,7 @@ argument and the value received.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -134,9 +135,12 @@ def require_state(state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
     arrays = {}
     for name, shape in shapes.items():
         try:
-            array = np.array(state[name], dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"`state[{name!r}]` must be numbers, got {state[name]!r}") from error
+            given = np.asarray(state[name])
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"`state[{name!r}]` must be numbers, got a {type(state[name]).__name__}") from error
+        if given.dtype.kind not in "fiu":  # not text, objects, or integers beyond 64 bits
+            raise ValueError(f"`state[{name!r}]` must be numbers, got {reprlib.repr(state[name])}")
+        array = given.astype(np.float64)
         if array.shape != shape or not np.isfinite(array).all():
             raise ValueError(f"`state[{name!r}]` must be finite numbers of shape {shape}, got {state[name]!r}")
         arrays[name] = array
