@@ -17,7 +17,7 @@ import tyro
 from taac_wrappers.agent import load_agent
 from taac_wrappers.training.envs import make_env
 from taac_wrappers.training.evaluation import evaluate
-from taac_wrappers.training.run import bad_input, exit_with, report
+from taac_wrappers.training.run import bad_input, exit_with, refuse_module, report
 from taac_wrappers.training.tracking import read_config
 
 
@@ -59,7 +59,11 @@ def main(args: Args) -> int:
 def trained_on(file: Path) -> str:
     if not (file.parent / "config.json").is_file():
         raise ValueError(f"there is no config.json beside {str(file)!r}: name the environment with --env-id")
-    return read_config(file.parent)["resolved_env_id"]
+    env_id = read_config(file.parent).get("resolved_env_id")
+    if not isinstance(env_id, str):
+        raise ValueError(f"the config.json beside {str(file)!r} names no environment: name it with --env-id")
+    refuse_module(env_id)
+    return env_id
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ argument and the value received.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -141,8 +142,8 @@ def require_state(state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
     for name, shape in shapes.items():
         try:
             array = real_numbers(state[name])
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"`state[{name!r}]` must be numbers, got {state[name]!r}") from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"`state[{name!r}]` must be numbers, got {reprlib.repr(state[name])}") from error
         if array.shape != shape or not np.isfinite(array).all():
             raise ValueError(f"`state[{name!r}]` must be finite numbers of shape {shape}, got {state[name]!r}")
         arrays[name] = array

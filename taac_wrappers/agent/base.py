@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import reprlib
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -92,6 +95,7 @@ class ActorCriticAgent(nn.Module):
         path = Path(path)
         temporary = path.with_name(path.name + ".tmp")
         try:
+            temporary.unlink(missing_ok=True)  # a link of this name must not lead the write elsewhere
             temporary.write_bytes(save(tensors, metadata={"agent": header}))
             os.replace(temporary, path)
         finally:
@@ -152,18 +156,34 @@ def load_agent(path: str | os.PathLike, device: str | torch.device = "cpu") -> A
 
 def _build(path: str | os.PathLike, kinds: dict[str, type[A]]) -> A:
     header, tensors = _read(path)
-    if header.get("format") not in list(kinds):  # a list, because what a file says need not be hashable
-        raise ValueError(f"{str(path)!r} has format {header.get('format')!r}, expected {' or '.join(kinds)}")
+    found = header.get("format")
+    if not isinstance(found, str) or found not in kinds:
+        raise ValueError(f"{str(path)!r} has format {reprlib.repr(found)}, expected {' or '.join(kinds)}")
     try:
         box = {
             name: spaces.Box(low.numpy(), tensors.pop(f"space.{name}.high").numpy(), dtype=low.numpy().dtype.type)
             for name, low in [(name, tensors.pop(f"space.{name}.low")) for name in ("observation", "action")]
         }
-        agent = kinds[header["format"]](box["observation"], box["action"], **header["config"])
+        _check_config(header["config"], box["observation"], box["action"], tensors)
+        agent = kinds[found](box["observation"], box["action"], **header["config"])
+        for name, tensor in agent.state_dict().items():
+            if tensors[name].dtype != tensor.dtype:
+                raise TypeError(f"{name} is {tensors[name].dtype}, not {tensor.dtype}")
         agent.load_state_dict(tensors)
-    except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:  # the right name, but not ours
-        raise ValueError(f"{str(path)!r} does not hold a complete agent: {error!r}") from error
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # The right name, but not ours; the message may quote what the file claims, however long.
+        raise ValueError(f"{str(path)!r} does not hold a complete agent: {repr(error)[:300]}") from error
     return agent
+
+
+def _check_config(config: dict[str, Any], observation: spaces.Box, action: spaces.Box, tensors: dict) -> None:
+    """Refuse numbers that no network can have, and layers larger than the file, before memory is spent on them."""
+    for name, value in config.items():
+        if isinstance(value, (int, float)) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}")
+    sizes = observation.shape[0] + action.shape[0], *config["hidden"], action.shape[0]
+    if sum(before * after for before, after in pairwise(sizes)) > sum(tensor.numel() for tensor in tensors.values()):
+        raise ValueError(f"its tensors are smaller than hidden layers of {reprlib.repr(config['hidden'])}")
 
 
 def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -174,9 +194,9 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor]]:
             header = json.loads((file.metadata() or {}).get("agent", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, ValueError, RecursionError) as error:
-        raise ValueError(f"{str(path)!r} is not a readable agent file: {error}") from error
+        raise ValueError(f"{str(path)!r} is not a readable agent file: {str(error)[:300]}") from error
     if not isinstance(header, dict):
-        raise ValueError(f"{str(path)!r} is not a readable agent file: its header is {header!r}")
+        raise ValueError(f"{str(path)!r} is not a readable agent file: its header is a {type(header).__name__}")
     return header, tensors
 
 

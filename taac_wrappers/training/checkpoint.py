@@ -123,6 +123,7 @@ class _File:
 
     def _blocks(self, folder: Path) -> Iterator[bytes]:
         path = folder / self.name
+        _refuse_links(folder, path)
         if not path.is_file():
             raise CheckpointError(f"{self.name} is missing")
         if (size := path.stat().st_size) != self.size:
@@ -166,6 +167,7 @@ class _Generation:
 
     @classmethod
     def read(cls, path: Path) -> _Generation:
+        _refuse_links(path, path / MANIFEST)
         if not (path / MANIFEST).is_file():
             raise CheckpointError(f"{MANIFEST} is missing")
         try:
@@ -374,6 +376,8 @@ class CheckpointStore:
         rubbish = [staging, generation.path] + ([] if chunk.exists() else [chunk])
         try:
             self._replay.mkdir(parents=True, exist_ok=True)
+            if self._replay.is_symlink():
+                raise OSError(errno.ELOOP, "its replay folder is a symbolic link")
             self._sweep()
             write_atomically(chunk, chunk_data)  # first, so that no manifest refers to what is not there
             staging.mkdir()
@@ -405,16 +409,23 @@ class CheckpointStore:
         needed = {chunk.file.name for generation in kept for chunk in generation.chunks}
         with contextlib.suppress(OSError):
             for path in self._replay.iterdir():
-                if path.name not in needed:
+                if CHUNK_NAME.fullmatch(path.name) and path.name not in needed:
                     _remove(path)
 
     def _sweep(self) -> None:
         """Remove what a killed process left half-written."""
         for folder in (self.folder, self._replay):
             with contextlib.suppress(OSError):
-                for path in folder.iterdir():
+                for path in [] if folder.is_symlink() else folder.iterdir():
                     if path.name.startswith(TEMPORARY):
                         _remove(path)
+
+
+def _refuse_links(*paths: Path) -> None:
+    """Nothing of a checkpoint is a link: what one leads to belongs to somebody else."""
+    for path in paths:
+        if path.is_symlink():
+            raise CheckpointError(f"{path.name} is a symbolic link")
 
 
 def _remove(path: Path) -> None:
@@ -434,7 +445,7 @@ def _parsing(name: str) -> Iterator[None]:
     except (CheckpointError, OSError):
         raise
     except Exception as error:
-        raise CheckpointError(f"{name} cannot be read: {error}") from error
+        raise CheckpointError(f"{name} cannot be read: {str(error)[:300]}") from error
 
 
 def _digest(body: dict[str, Any]) -> str:

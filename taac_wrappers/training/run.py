@@ -12,6 +12,7 @@ import dataclasses
 import inspect
 import os
 import re
+import reprlib
 import shlex
 import shutil
 import signal
@@ -21,8 +22,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
 import numpy as np
@@ -72,6 +75,9 @@ SHOWN = {
 }
 """What the progress bar shows beside frames, speed and time."""
 
+MOST_THREADS = 1024
+"""Asked for more than it can have, torch does not raise but ends the process."""
+
 METRICS_LOST = "the last lines of metrics.csv are lost"
 
 RETRY_SECONDS = 60.0
@@ -87,7 +93,7 @@ def bad_input() -> Iterator[None]:
     """Whatever is wrong while a run is being set up is the input's fault, and nothing has been written yet."""
     try:
         yield
-    except (ValueError, TypeError, OSError, ImportError, gym.error.Error) as error:
+    except (ValueError, TypeError, OSError, ImportError, MemoryError, gym.error.Error) as error:
         raise BadInput(" ".join(str(error).split())) from error
 
 
@@ -130,13 +136,22 @@ class _Unbreakable:
 def _defaults(args_type: Any) -> Any:
     """The task's own settings, or those of the run to resume, so that ``--help`` shows what would really be used."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--env-id", "--env_id", default=args_type.env_id)
+    parser.add_argument("--env-id", "--env_id", default=None)
     parser.add_argument("--resume", default=None)
     known, _ = parser.parse_known_args()
     with bad_input():
-        if known.resume is not None:
-            return from_config(args_type, Path(known.resume))
-        return args_type.for_task(known.env_id)
+        if known.resume is None:
+            return args_type.for_task(known.env_id or args_type.env_id)
+        args = from_config(args_type, Path(known.resume))
+        if known.env_id != args.env_id:
+            refuse_module(args.env_id)
+        return args
+
+
+def refuse_module(env_id: str) -> None:
+    """Refuse an id such as ``module:name`` if a file says it: importing a module is for the user to ask."""
+    if ":" in env_id:
+        raise ValueError(f"config.json names an environment in a module to import; to allow it, add --env-id {env_id}")
 
 
 def from_config(args_type: type[A], run_dir: Path) -> A:
@@ -148,7 +163,34 @@ def from_config(args_type: type[A], run_dir: Path) -> A:
             f"--resume: {str(run_dir)!r} is a run of another script or version ({sorted(saved.keys() ^ fields)})"
         )
     saved |= {"run_dir": None, "resume": run_dir}
-    return args_type(**{name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()})
+    return _typed(args_type, saved, f"--resume: {str(run_dir)!r}")
+
+
+def _typed(kind: type[A], values: Mapping[str, Any], source: str) -> A:
+    """A dataclass from what JSON knows of it; values of another type are refused: the ``source`` may be anybody's."""
+    hints = get_type_hints(kind)
+    for name, hint in hints.items():
+        if not _fits(values[name], hint):
+            raise ValueError(f"{source}: {name} must be {hint}, got {reprlib.repr(values[name])}")
+    tuples = {name: tuple(values[name]) for name, hint in hints.items() if get_origin(hint) is tuple}
+    return kind(**{**values, **tuples})
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that a field is annotated with.
+
+    >>> _fits(3, float), _fits(True, int), _fits((1, 2), tuple[int, ...]), _fits(None, int | None), _fits("3", int)
+    (True, False, True, True, False)
+    """
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) in (tuple, list):
+        return isinstance(value, (tuple, list)) and all(_fits(item, get_args(hint)[0]) for item in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
 def _read_run(run_dir: Path) -> dict[str, Any]:
@@ -156,7 +198,8 @@ def _read_run(run_dir: Path) -> dict[str, Any]:
     if not (run_dir / "config.json").is_file():
         raise ValueError(f"--resume: {str(run_dir)!r} is not a run folder (no config.json)")
     config = read_config(run_dir)
-    if not {"method", "resolved_env_id", "args"} <= config.keys() or not isinstance(config["args"], dict):
+    texts = config.get("method"), config.get("resolved_env_id")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(config.get("args"), dict):
         raise ValueError(f"--resume: {str(run_dir)!r} is not a run folder (its config.json is of something else)")
     return config
 
@@ -167,6 +210,8 @@ def check_common(args: Any) -> None:
     for name in (positive + "eval_episodes final_episodes checkpoint_interval target_interval threads").split():
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    if args.threads > MOST_THREADS:
+        raise ValueError(f"--threads must be at most {MOST_THREADS}, got {args.threads}")
     if args.seed < 0:
         raise ValueError(f"--seed must not be negative, got {args.seed}")
     for name in ("learning_rate", "gamma", "tau"):
@@ -298,13 +343,19 @@ class TrainingState:
                 module.load_state_dict(tensors)
             except RuntimeError as error:
                 raise ValueError(f"{loaded.path} does not fit this run: {error}") from error
+            for key, value in module.state_dict().items():
+                if tensors[key].dtype != value.dtype:
+                    raise ValueError(f"{loaded.path} does not fit this run: {prefix}{key} is {tensors[key].dtype}")
         restore_optimizer(self.optimizer, loaded.tensors, loaded.meta["optimizer"])
         if self.normalizer is not None:
             self.normalizer.load_state_dict(loaded.meta["normalizer"])
         self.replay.load_chunks(loaded.chunks)
-        self.counters = self.envs.counters = Counters(**loaded.meta["counters"])
-        self.metrics = dict(loaded.meta["metrics"])
-        self.prev_action = loaded.arrays["prev_action"]
+        self.counters = self.envs.counters = _typed(Counters, loaded.meta["counters"], str(loaded.path))
+        self.metrics = {str(name): float(value) for name, value in loaded.meta["metrics"]}
+        prev_action = loaded.arrays["prev_action"]
+        if (prev_action.shape, prev_action.dtype) != (self.prev_action.shape, self.prev_action.dtype):
+            raise ValueError(f"{loaded.path} does not fit this run: previous actions of {prev_action.shape}")
+        self.prev_action = prev_action
         episodes = [
             episode and episode | {key: loaded.arrays[f"env.{index}.{key}"] for key in ("actions", "observation")}
             for index, episode in enumerate(loaded.meta["episodes"])
@@ -372,6 +423,18 @@ class Run:
                 )
         if config["resolved_env_id"] != self.env_id:
             raise ValueError(f"--resume: this run was of {config['resolved_env_id']}, which is now {self.env_id}")
+        if self.store.exists():
+            self._loaded = self.store.load()
+            self._check_size(self._loaded)
+
+    def _check_size(self, loaded: Loaded) -> None:
+        """Before anything of that size is built: a config.json must not claim more than its checkpoint holds."""
+        episodes = loaded.meta.get("episodes")
+        if not isinstance(episodes, list) or len(episodes) != self.args.num_envs:
+            raise ValueError(f"--resume: {loaded.path} does not hold --num-envs {self.args.num_envs} episodes")
+        weights = sum(before * after for before, after in pairwise((1, *self.args.hidden, 1)))
+        if weights > sum(tensor.numel() for tensor in loaded.tensors.values()):
+            raise ValueError(f"--resume: {loaded.path} does not hold networks of --hidden {self.args.hidden}")
 
     def start(self, state: TrainingState) -> np.ndarray:
         """Begin, or go on where the run to resume was saved; returns the current observations.
@@ -438,11 +501,16 @@ class Run:
         return observation, {}
 
     def _restore(self, state: TrainingState) -> tuple[np.ndarray, dict[str, Any]]:
-        loaded = self.store.load()
-        extra = loaded.meta["extra"]
-        if extra["env_id"] != self.env_id:
-            raise ValueError(f"--resume: {loaded.path} is a checkpoint of {extra['env_id']}, not of {self.env_id}")
-        return state.restore(loaded), extra
+        loaded = self._loaded
+        del self._loaded
+        try:
+            extra = loaded.meta["extra"]
+            if extra["env_id"] != self.env_id:
+                raise ValueError(f"--resume: {loaded.path} is a checkpoint of {extra['env_id']}, not of {self.env_id}")
+            return state.restore(loaded), extra
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+            # Files that verify but hold something else: whatever trips over it.
+            raise ValueError(f"--resume: {loaded.path} does not fit this run: {repr(error)[:300]}") from error
 
     def _forget_metrics(self) -> None:
         """The run was killed before its first checkpoint, and begins anew."""

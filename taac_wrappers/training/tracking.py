@@ -37,6 +37,7 @@ TEMPORARY = ".tmp-"
 """Prefix of everything that is being written; whatever bears it after a crash is rubbish."""
 
 JSON_LIMIT = 64 * 2**20
+CONFIG_LIMIT = 2**20
 HEADER = b"frame,metric,value\n"
 FLUSH_SECONDS = 5.0
 COMPLAIN_SECONDS = 60.0
@@ -52,7 +53,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write a file that, after a crash at any moment, is the old one or the new one in full."""
     temporary = path.with_name(TEMPORARY + path.name)
     try:
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)  # left by a crash; and a link must not lead the write elsewhere
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -106,14 +108,15 @@ def _check_json(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be JSON ({kinds}), got {value!r} of type {type(value).__name__}")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object, or raise a ValueError that names the file."""
-    if (size := path.stat().st_size) > JSON_LIMIT:
-        raise ValueError(f"{path}: {size} bytes of JSON is above the limit of {JSON_LIMIT}")
+def read_json(path: Path, limit: int | None = None) -> dict[str, Any]:
+    """Read a JSON object of at most ``limit`` bytes (None: JSON_LIMIT), or raise a ValueError that names the file."""
+    limit = JSON_LIMIT if limit is None else limit
+    if (size := path.stat().st_size) > limit:
+        raise ValueError(f"{path}: {size} bytes of JSON is above the limit of {limit}")
     try:
         value = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not valid JSON ({error})") from error
+        raise ValueError(f"{path}: not valid JSON ({str(error)[:300]})") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
     return value
@@ -127,7 +130,7 @@ def write_config(run_dir: Path, config: dict[str, Any]) -> None:
 
 def read_config(run_dir: Path) -> dict[str, Any]:
     """Read ``config.json``; tuples that were written come back as lists."""
-    return read_json(Path(run_dir) / CONFIG)
+    return read_json(Path(run_dir) / CONFIG, min(CONFIG_LIMIT, JSON_LIMIT))
 
 
 # Metrics -------------------------------------------------------------------------------------------------------------
@@ -183,6 +186,8 @@ class Tracker:
         if track:
             _require_wandb()
         path = run_dir / METRICS
+        if path.is_symlink():
+            raise ValueError(f"{path} is a symbolic link: it would lead what is written elsewhere")
         purge_step = None if resume_at is None else _last_frame(path, resume_at) + 1
         if resume_at is None and path.exists():
             raise ValueError(f"run_dir {run_dir} already holds {METRICS}; pass resume_at to continue it")
@@ -314,14 +319,14 @@ def read_metrics(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """
     lines = Path(path).read_bytes().split(b"\n")[:-1]
     if lines and lines[0] + b"\n" != HEADER:
-        raise ValueError(f"{path}: line 1 must be {HEADER.decode().strip()!r}, got {lines[0]!r}")
-    columns: dict[str, tuple[list[int], list[float]]] = {}
+        raise ValueError(f"{path}: line 1 must be {HEADER.decode().strip()!r}, got {lines[0][:100]!r}")
+    columns: dict[str, tuple[list[np.int64], list[float]]] = {}
     for number, line in enumerate(lines[1:], start=2):
         try:
             frame, metric, value = line.decode().split(",")
-            row = int(frame), float(value)
-        except ValueError:
-            raise ValueError(f"{path}: line {number} must be 'frame,metric,value', got {line!r}") from None
+            row = np.int64(int(frame)), float(value)
+        except (ValueError, OverflowError):
+            raise ValueError(f"{path}: line {number} must be 'frame,metric,value', got {line[:100]!r}") from None
         frames, values = columns.setdefault(metric, ([], []))
         frames.append(row[0])
         values.append(row[1])
