@@ -375,7 +375,7 @@ def main(args: Args) -> int:
             state.prev_action = action
             if (done := terminated | truncated | envs.faulty).any():
                 run.log_episodes(counters.frames, infos)
-                replay.forget(envs.faulty)
+                replay.forget(envs.faulty)  # failed in the middle of an episode
                 observation, _ = envs.reset(options={"reset_mask": done})
                 replay.start(observation, done)
                 state.prev_action = np.where(done[:, None], agent.initial_action(args.num_envs), action)

@@ -103,6 +103,8 @@ def make_vector_env(
         raise ValueError(f"num_envs must be a positive integer, got {num_envs!r}")
     if not timeout > 0:
         raise ValueError(f"the timeout of envs must be a positive number of seconds, got {timeout!r}")
+    if on_error not in ("stop", "restart"):
+        raise ValueError(f"on_error must be 'stop' or 'restart', got {on_error!r}")
     env_id = resolve_env_id(env_id)  # here: one warning, not many
     return WatchedEnvs(_make_engine(engine, env_id, num_envs, timeout), env_id, on_error=on_error, seed=seed)
 

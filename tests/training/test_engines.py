@@ -100,6 +100,7 @@ def test_workers_leave_signals_to_the_learner_and_end_with_it():
     ("changes", "message"),
     [
         ({"engine": "threads"}, "engine must be 'sync', 'async' or 'envpool', got 'threads'"),
+        ({"on_error": "ignore"}, "on_error must be 'stop' or 'restart', got 'ignore'"),
         ({"timeout": 0}, "timeout of envs must be a positive number of seconds, got 0"),
         ({"timeout": float("nan")}, "timeout of envs must be a positive number of seconds, got nan"),
     ],
