@@ -96,7 +96,7 @@ def command_line(args_type: type[A], main: Callable[[A], int]) -> None:
 
 def exit_with(program: Callable[[], int]) -> None:
     """Exit with the program's own code, or after one line with 2 for bad input and 1 for a fault in learning."""
-    sys.stdout, sys.stderr = _Unbreakable(sys.stdout), _Unbreakable(sys.stderr)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _Unbreakable(sys.stdout), _Unbreakable(sys.stderr)
     try:
         sys.exit(program())
     except (BadInput, LearningFault) as error:
@@ -652,7 +652,8 @@ class Run:
 
     def finish(self, state: TrainingState, agent: Any) -> int:
         """Save, evaluate for the last time, draw the curve and say how it went; returns the exit code."""
-        counters, unwritten = state.counters, []
+        counters = state.counters
+        unwritten: list[str] = []
         if self._saved_frame != counters.frames:
             with _noting(unwritten, lambda: self._what_is_lost(counters.frames)):
                 self._save(state, agent)
