@@ -229,6 +229,6 @@ def assert_same_run(run_dir: Path, whole: Path) -> None:
     assert curves_of(run_dir) == curves_of(whole)
     assert (run_dir / "agent.safetensors").read_bytes() == (whole / "agent.safetensors").read_bytes()
     assert files_of(run_dir) == files_of(whole)
-    rubbish = [path for path in run_dir.rglob("*") if "tmp" in path.relative_to(run_dir).as_posix()]
+    rubbish = [path for path in run_dir.rglob("*") if path.name.startswith(".tmp-") or path.suffix == ".tmp"]
     assert rubbish == []
     assert len(list(run_dir.glob("checkpoint/0*"))) == len(list(whole.glob("checkpoint/0*"))) == 2

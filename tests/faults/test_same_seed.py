@@ -1,16 +1,19 @@
-"""The same seed on the same machine gives the same run, bit for bit; another seed gives another."""
+"""The same seed on the same machine gives the same run, bit for bit; another seed gives another.
+
+These processes have the same parent; that others give the same too is a part of the tests of the real command line.
+"""
 
 from __future__ import annotations
 
 import pytest
-from harness import SCRIPTS, Case, assert_same_run, metric_lines, run_command
+from harness import SCRIPTS, Case, assert_same_run, metric_lines
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("method", SCRIPTS)
-def test_the_same_seed_gives_the_same_run(whole, tmp_path, method, num_envs):
+def test_the_same_seed_gives_the_same_run(runner, whole, tmp_path, method, num_envs):
     case = Case(method, num_envs=num_envs)
-    outcome = run_command(case, tmp_path / "run")  # another process, with another order of sets
+    outcome = runner.run(case, tmp_path / "run")
     assert outcome.code == 0, outcome.said
     assert_same_run(tmp_path / "run", whole(case))
 

@@ -47,7 +47,7 @@ def soak_memory(method: str, part: str, results: Results) -> dict[str, Any]:
         samples.append(sample)
         results.add(part, **asdict(sample))
     summary = summarize(samples)
-    flat = summary["rss_spread"] <= RSS_LIMIT and summary["handles_spread"] == 0
+    flat = summary["rss_spread"] <= RSS_LIMIT and summary["handles_growth"] <= 0
     return results.add(part, passed=flat, **summary)
 
 
@@ -109,7 +109,7 @@ def as_row(summary: dict[str, Any]) -> str:
         frames = summary["first"]["frame"], summary["last"]["frame"]
         found = (
             f"frames {frames[0]:,} to {frames[1]:,}: memory {summary['last']['rss'] / 1e6:.0f} MB, spread "
-            f"{summary['rss_spread']:.2%}; {summary['last']['handles']} open files, spread {summary['handles_spread']}"
+            f"{summary['rss_spread']:.2%}; {summary['last']['handles']} open files, {summary['handles_growth']:+d}"
         )
     return f"| {summary['part']} | {'passed' if summary['passed'] else 'FAILED'} | {summary['minutes']:.0f} | {found} |"
 
