@@ -176,8 +176,10 @@ def _build(path: str | os.PathLike, kinds: dict[str, type[A]]) -> A:
     return agent
 
 
-def _check_config(config: dict[str, Any], observation: spaces.Box, action: spaces.Box, tensors: dict) -> None:
+def _check_config(config: Any, observation: spaces.Box, action: spaces.Box, tensors: dict) -> None:
     """Refuse numbers that no network can have, and layers larger than the file, before memory is spent on them."""
+    if not isinstance(config, dict):
+        raise TypeError(f"config is {reprlib.repr(config)}")
     for name, value in config.items():
         if isinstance(value, (int, float)) and not math.isfinite(value):
             raise ValueError(f"{name} is {value}")
