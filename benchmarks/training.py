@@ -160,13 +160,14 @@ class Ours:
             replay.add(action, switch, reward, terminated, truncated, observation)
             counters.count(switch)
             state.prev_action = action
-            if (done := terminated | truncated).any():
+            if (done := terminated | truncated | envs.faulty).any():
+                replay.forget(envs.faulty)
                 observation, _ = envs.reset(options={"reset_mask": done})
                 replay.start(observation, done)
                 state.prev_action = np.where(done[:, None], agent.initial_action(args.num_envs), action)
 
             # Learn: as many updates as these frames call for.
-            if counters.frames >= args.learning_starts:
+            if counters.frames >= args.learning_starts and not replay.empty:
                 for _ in range(counters.due(args.frames_per_iteration) * args.updates_per_iteration):
                     state.metrics = learner.update(learner.sample(replay), counters)
                     if counters.updates % CHECK_INTERVAL == 0:
