@@ -161,7 +161,7 @@ class Ours:
             counters.count(switch)
             state.prev_action = action
             if (done := terminated | truncated | envs.faulty).any():
-                replay.forget(envs.faulty)
+                replay.forget(envs.faulty)  # failed in the middle of an episode
                 observation, _ = envs.reset(options={"reset_mask": done})
                 replay.start(observation, done)
                 state.prev_action = np.where(done[:, None], agent.initial_action(args.num_envs), action)
