@@ -170,9 +170,9 @@ def _typed(kind: type[A], values: Mapping[str, Any], source: str) -> A:
     """A dataclass from what JSON knows of it; values of another type are refused: the ``source`` may be anybody's."""
     hints = get_type_hints(kind)
     for name, hint in hints.items():
-        if not _fits(values[name], hint):
+        if name in values and not _fits(values[name], hint):
             raise ValueError(f"{source}: {name} must be {hint}, got {reprlib.repr(values[name])}")
-    tuples = {name: tuple(values[name]) for name, hint in hints.items() if get_origin(hint) is tuple}
+    tuples = {name: tuple(value) for name, value in values.items() if get_origin(hints.get(name)) is tuple}
     return kind(**{**values, **tuples})
 
 

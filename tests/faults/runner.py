@@ -131,12 +131,22 @@ def attempt(request: dict[str, Any]) -> dict[str, Any]:
             sys.stderr.flush()
             os._exit(code)
     os.close(write)
-    if request["die_after"] is not None:
-        time.sleep(request["die_after"])
-        os.kill(child, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = os.waitstatus_to_exitcode(wait(child, request["die_after"]))
     with open(read, "rb") as pipe:
         return {"code": code, "seconds": time.monotonic() - started, "step": pipe.read().decode()}
+
+
+def wait(child: int, die_after: float | None) -> int:
+    """The status the child ends with, by itself or because its time is up."""
+    if die_after is not None:
+        deadline = time.monotonic() + die_after
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return status
+            time.sleep(0.005)
+        os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
 
 
 def import_once() -> None:
