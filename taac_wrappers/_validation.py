@@ -141,7 +141,7 @@ def require_state(state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
     arrays = {}
     for name, shape in shapes.items():
         try:
-            array = real_numbers(state[name])
+            array = real_numbers(state[name], kinds="iuf")
         except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"`state[{name!r}]` must be numbers, got {reprlib.repr(state[name])}") from error
         if array.shape != shape or not np.isfinite(array).all():
@@ -150,10 +150,10 @@ def require_state(state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
     return arrays
 
 
-def real_numbers(value: Any) -> np.ndarray:
+def real_numbers(value: Any, kinds: str = "biuf") -> np.ndarray:
     """Return a fresh float64 array of ``value``; raise for what NumPy would make numbers of: text, complex, None."""
     array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in kinds:
         raise TypeError(f"numbers are needed, got {value!r}")
     return array.astype(np.float64)
 

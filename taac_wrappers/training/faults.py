@@ -18,6 +18,7 @@ from gymnasium.vector.utils import batch_space
 from tqdm import tqdm
 
 from taac_wrappers.training.engines import Engine, EpisodeState, told
+from taac_wrappers.training.finite import require_finite
 
 MOST_IN_A_ROW = 10
 """Faults of one environment without a good step in between after which it is not replaced any more."""
@@ -102,6 +103,7 @@ class WatchedEnvs:
             ``[num_envs]``, and infos: where ``infos["_episode"]``, an episode has ended with the raw return
             ``infos["episode"]["r"]`` after ``infos["episode"]["l"]`` frames.
         """
+        require_finite({"the action": action})  # else environments would be blamed for what the learner did
         observation, reward, terminated, truncated, infos = self._engine.step(action)
         reasons = self._engine.failed | _not_finite(observation, reward)
         if reasons or self.faulty.any() or self._in_a_row.any():

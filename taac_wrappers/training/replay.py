@@ -360,6 +360,8 @@ class SequenceReplay:
         if not isinstance(chunk, Mapping) or chunk.keys() != names:
             got = sorted(map(str, chunk)) if isinstance(chunk, Mapping) else chunk
             raise ValueError(f"chunk must hold {sorted(names)}, got {got!r}")
+        if not all(getattr(chunk[name], "dtype", None) == np.int64 for name in ("from", "head")):
+            raise ValueError(f"chunk['from'] and chunk['head'] must be int64, got {chunk['from']!r}, {chunk['head']!r}")
         if np.ndim(chunk["head"]) == 1 and len(chunk["head"]) != self.num_envs:
             raise ValueError(f"chunk holds {len(chunk['head'])} streams, this replay has {self.num_envs}")
         after, head = (
@@ -370,6 +372,8 @@ class SequenceReplay:
             raise ValueError(f"chunk['from'] and chunk['head'] must be slots in order, got {after} and {head}")
         checked = {"from": after, "head": head, "started": _flags("chunk['started']", chunk["started"], self.num_envs)}
         for name in names - checked.keys():
+            if getattr(chunk[name], "dtype", None) != self._storage(name).dtype:
+                raise ValueError(f"chunk[{name!r}] must have dtype {self._storage(name).dtype}, got {chunk[name]!r}")
             checked[name] = _fitting(f"chunk[{name!r}]", chunk[name], self._storage(name), int(size.sum()))
         return checked
 

@@ -93,7 +93,7 @@ def test_matches_a_target(script, tmp_path):
 
 def test_holds_where_changing_costs(tmp_path):
     """Matching perfectly but with another action at every frame would earn 1."""
-    result = train(taac, "test_learning/Hold-v0", tmp_path / "run", total_frames=4000)
+    result = train(taac, "test_learning/Hold-v0", tmp_path / "run", total_frames=4000, seed=1)
     assert result["repeat_fraction"] > 0.8
     assert result["score"] > 18
 
