@@ -23,7 +23,7 @@ train: $(READY)  ## train TAAC on MountainCarContinuous until it is solved (abou
 test: $(READY)  ## run all tests, with the examples of docstrings and docs
 	$(BIN)/python -m pytest
 
-soak: $(READY)  ## test for about an hour: memory, kills, fuzzing
+soak: $(READY)  ## the long test: memory, kills, fuzzing
 	$(BIN)/python tests/soak/soak.py
 	TAAC_SOAK=1 $(BIN)/python -m pytest tests/fuzz
 
