@@ -62,6 +62,10 @@ def at_update(monkeypatch: pytest.MonkeyPatch, script, number: int, spoil) -> No
     monkeypatch.setattr(script.Learner, "update", spoilt)
 
 
+SPOILT_ACTOR = r"(?:losses/critic is nan, losses/actor is nan, .* and \d more|agent\.actor\.head\.weight holds nan \(1 of \d+ numbers\))"
+"""SAC's next action shows it; TAAC may go on repeating the one before, until an update spoils everything."""
+
+
 @torch.no_grad()
 def spoil_actor(learner) -> None:
     learner.agent.actor.head.weight[0, 0] = torch.nan
@@ -88,7 +92,7 @@ def spoil_optimizer(learner) -> None:
 @pytest.mark.parametrize(
     ("spoil", "term"),
     [
-        (spoil_actor, r"losses/critic is nan, losses/actor is nan, .* and \d more"),
+        (spoil_actor, SPOILT_ACTOR),
         (spoil_a_silent_unit, r"agent\.actor\.hidden\.0\.bias holds -inf \(1 of 8 numbers\)"),
         (spoil_target, r"losses/critic is nan, .*"),
         (spoil_optimizer, r"optimizer\.\d+\.exp_avg_sq holds inf \(1 of 8 numbers\)"),
@@ -136,7 +140,7 @@ def test_the_last_finite_checkpoint_and_agent_stay(script, monkeypatch, capsys):
     assert (RUN / "agent.safetensors").read_bytes() == seen[200]
     said = capsys.readouterr().err
     (line,) = [line for line in said.replace("\r", "\n").splitlines() if "error" in line]
-    assert line.startswith("error: losses/critic is nan, losses/actor is nan, ")
+    assert re.match(rf"error: {SPOILT_ACTOR} at update", line)
     assert "; the last finite checkpoint is at frame 200; resume with: python " in line
     assert line.endswith("--resume run")
     assert "Traceback" not in said
@@ -173,7 +177,7 @@ def test_a_reward_in_the_replay(script, reward_clip, value, monkeypatch):
 @both_scripts
 def test_looked_for_before_an_evaluation(script, monkeypatch):
     at_update(monkeypatch, script, 60, spoil_actor)
-    with pytest.raises(LearningFault, match=r"losses/actor is nan, .* at update \d+ "):
+    with pytest.raises(LearningFault, match=rf"{SPOILT_ACTOR} at update \d+ "):
         script.main(small_args(script, eval_interval=100))
     assert "eval/score" not in read_metrics(RUN / "metrics.csv")
 
@@ -202,7 +206,7 @@ def test_the_learner_is_named_where_an_environment_only_suffers_from_it(monkeypa
     at_update(monkeypatch, sac, 60, spoil_actor)
     with pytest.raises(LearningFault, match=r"agent\.actor\.head\.weight holds nan .* at update 60 ") as caught:
         sac.main(replace(small_args(sac), env_id="test_learning_faults/Picky-v0"))
-    assert str(caught.value.__cause__) == "the simulator has exploded"
+    assert str(caught.value.__cause__) == "the action holds nan (1 of 1 numbers)"  # the simulator is not even asked
 
 
 @both_scripts
