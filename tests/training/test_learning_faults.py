@@ -62,7 +62,10 @@ def at_update(monkeypatch: pytest.MonkeyPatch, script, number: int, spoil) -> No
     monkeypatch.setattr(script.Learner, "update", spoilt)
 
 
-SPOILT_ACTOR = r"(?:losses/critic is nan, losses/actor is nan, .* and \d more|agent\.actor\.head\.weight holds nan \(1 of \d+ numbers\))"
+SPOILT_ACTOR = (
+    r"(?:losses/critic is nan, losses/actor is nan, .* and \d more|"
+    r"agent\.actor\.head\.weight holds nan \(1 of \d+ numbers\))"
+)
 """SAC's next action shows it; TAAC may go on repeating the one before, until an update spoils everything."""
 
 
