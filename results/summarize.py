@@ -29,6 +29,8 @@ RUNS = {
 HALFCHEETAH = {
     "SAC, seed 0": "sac_s0",
     "SAC, seed 1": "sac_s1",
+    "SAC, seed 2": "sac_s2",
+    "SAC, seed 3": "sac_s3",
     "Stable-Baselines3's SAC, seed 0": "sb3_sac_s0",
     "Stable-Baselines3's SAC, seed 1": "sb3_sac_s1",
 }
@@ -97,7 +99,7 @@ def draw_halfcheetah(runs: dict[str, Metrics], path: Path) -> None:
         )
     axis.set_xlabel("thousand frames")
     axis.set_ylabel("score (mean of 10 episodes, mode)")
-    axis.set_title("SAC on HalfCheetah-v5, two seeds each")
+    axis.set_title("SAC on HalfCheetah-v5")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     figure.savefig(path, dpi=110)
