@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 CHECK_INTERVAL = 1000
 """Updates between two looks at everything: often enough to lose little, rare enough to cost nothing."""
 
@@ -22,6 +20,7 @@ class LearningFault(RuntimeError):
 def require_finite(terms: Mapping[str, Any]) -> None:
     """Raise NotFinite, which names those of the ``terms`` (numbers, arrays or tensors) that are not finite.
 
+    >>> import torch
     >>> require_finite({"losses/critic": torch.tensor(0.5), "weights": torch.ones(3)})
     >>> require_finite({"losses/critic": 0.5, "losses/actor": float("nan")})
     Traceback (most recent call last):
@@ -30,6 +29,8 @@ def require_finite(terms: Mapping[str, Any]) -> None:
     Traceback (most recent call last):
     taac_wrappers.training.finite.NotFinite: weights holds -inf (1 of 3 numbers)
     """
+    import torch  # here, because environments are made without it
+
     faults = []
     for name, value in terms.items():
         numbers = torch.as_tensor(value)
