@@ -30,6 +30,7 @@ from taac_wrappers.agent.operators import continuous_entropy_target
 from taac_wrappers.training.batch import Batch
 from taac_wrappers.training.envs import make_vector_env
 from taac_wrappers.training.finite import CHECK_INTERVAL, require_finite
+from taac_wrappers.training.passes import PolicyPass, ValuePass
 from taac_wrappers.training.replay import SequenceReplay, Windows
 from taac_wrappers.training.run import (
     Counters,
@@ -143,46 +144,51 @@ def make_agent(args: Args, observation_space, action_space) -> SACAgent:
 class Decisions:
     """The current policy: one sample of an action at a state serves every loss."""
 
-    candidate: Tensor  # [M + F, A] a ~ pi(. | s); no gradient
-    log_prob: Tensor  # [M + F] log pi(a | s)
-    q_new: Tensor  # [M + F] Q(s, a), twin minimum of the online critics; its gradient goes to the actor only
+    candidate: PolicyPass  # [M + F] a ~ pi(. | s) and its density
+    q_new: ValuePass  # [M + F] Q(s, a)
 
 
 def decide(agent: SACAgent, batch: Batch) -> Decisions:
     """What the current policy would do at the batch's states."""
-    candidate, log_prob = agent.policy_distribution(batch.acting_observation).sample_with_log_prob()
-    q_new = agent.critics.minimum(batch.acting_observation, candidate, frozen=True)
-    return Decisions(candidate.detach(), log_prob, q_new)
+    candidate = PolicyPass(agent, batch.state_observation)
+    q_new = ValuePass(agent.critics, batch.state_observation, candidate.action)
+    return Decisions(candidate, q_new)
 
 
 @torch.no_grad()
 def td_target(args: Args, agent: SACAgent, target_critics: TwinCritics, batch: Batch, at: Decisions) -> Tensor:
     """One-step targets, [M]. Entropy is a reward like any other: as in the authors' code, also at the last state."""
-    entropy_bonus = agent.log_action_temperature.exp() * -at.log_prob[: batch.nodes]
-    q_new = target_critics.minimum(batch.state_observation[: batch.nodes], at.candidate[: batch.nodes])
+    entropy_bonus = agent.log_action_temperature.exp() * -at.candidate.log_prob[: batch.nodes]
+    q_new = target_critics.minimum(batch.state_observation[: batch.nodes], at.candidate.action[: batch.nodes])
     goes_on = ~batch.terminated[0]
     return batch.reward[0] + args.gamma * (goes_on * q_new + entropy_bonus)
 
 
 def critic_loss(agent: SACAgent, batch: Batch, target: Tensor) -> Tensor:
     """Squared TD error of both critics."""
-    q = agent.critics(batch.observation, batch.action)
-    assert q.shape == (2, len(target))
-    return (q - target).square().sum(0).mean()
+    q = ValuePass(agent.critics, batch.observation, batch.action)
+    error = q.values - target
+    assert error.shape == (2, len(target))
+    q.backward(2 * error / len(target))
+    return error.square().sum(0).mean()
 
 
 def actor_loss(agent: SACAgent, batch: Batch, at: Decisions) -> Tensor:
     """High values, and an entropy that the temperature weighs."""
-    temperature = agent.log_action_temperature.detach().exp()
-    loss = temperature * at.log_prob - at.q_new
+    temperature = agent.log_action_temperature.exp()
+    loss = temperature * at.candidate.log_prob - at.q_new.minimum
     assert loss.shape == batch.acting_weight.shape
-    return (loss * batch.acting_weight).mean()
+    weight = batch.acting_weight / len(loss)
+    at.candidate.backward(action=-weight.unsqueeze(1) * at.q_new.action_gradient(), log_prob=weight * temperature)
+    return (weight * loss).sum()
 
 
 def temperature_loss(agent: SACAgent, batch: Batch, entropy: Tensor, entropy_target: float) -> Tensor:
     """The temperature falls while the entropy is above the target and rises while it is below."""
     assert entropy.shape == batch.acting_weight.shape
-    return agent.log_action_temperature * ((entropy - entropy_target) * batch.acting_weight).mean()
+    surplus = ((entropy - entropy_target) * batch.acting_weight).mean()
+    agent.log_action_temperature.grad = surplus
+    return agent.log_action_temperature * surplus
 
 
 def entropy_targets_of(args: Args, agent: SACAgent) -> float:
@@ -215,29 +221,28 @@ class Learner:
             reward = self.normalizer.normalize(reward)
         return Batch(windows, reward, self.agent.device)
 
+    @torch.no_grad()  # every loss below computes its own gradients
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
         args, agent = self.args, self.agent
+        self.optimizer.zero_grad()
         at = decide(agent, batch)
         target = td_target(args, agent, self.target_critics, batch, at)
-        entropy = -at.log_prob.detach()
+        entropy = -at.candidate.log_prob
         loss_q = critic_loss(agent, batch, target)
         loss_pi = actor_loss(agent, batch, at)
         loss_alpha = temperature_loss(agent, batch, entropy, self.entropy_targets)
 
-        self.optimizer.zero_grad()
-        (loss_q + loss_pi + loss_alpha).backward()  # no parameter is in two of them
         self.optimizer.step()
         counters.updates += 1
         if counters.updates % args.target_interval == 0:
-            with torch.no_grad():  # else every target would remember all the critics it came from
-                torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
+            torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
         return {
-            "losses/critic": loss_q.detach(),
-            "losses/actor": loss_pi.detach(),
-            "losses/temperature": loss_alpha.detach(),
+            "losses/critic": loss_q,
+            "losses/actor": loss_pi,
+            "losses/temperature": loss_alpha,
             "losses/q_values": target.mean(),
             "losses/action_entropy": entropy.mean(),
-            "losses/action_temperature": agent.log_action_temperature.detach().exp(),
+            "losses/action_temperature": agent.log_action_temperature.exp(),
         }
 
 

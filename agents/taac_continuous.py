@@ -40,6 +40,7 @@ from taac_wrappers.agent.operators import (
 from taac_wrappers.training.batch import Batch
 from taac_wrappers.training.envs import make_vector_env
 from taac_wrappers.training.finite import CHECK_INTERVAL, require_finite
+from taac_wrappers.training.passes import PolicyPass, ValuePass
 from taac_wrappers.training.replay import SequenceReplay, Windows
 from taac_wrappers.training.run import (
     Counters,
@@ -171,26 +172,22 @@ def make_agent(args: Args, observation_space, action_space) -> TAACAgent:
 class Decisions:
     """Both stages of the current policy: one sample of a_hat at a state serves every loss."""
 
-    candidate: Tensor  # [D + M + F, A] a_hat ~ pi(. | s, a_prev); no gradient
-    beta: Tensor  # [D + M + F] probability beta*_1 of executing a_hat, Eq. 13; no gradient
-    log_prob: Tensor  # [M + F] log pi(a_hat | s, a_prev), where the actor is trained
-    q_new: Tensor  # [M + F] Q(s, a_hat), twin minimum of the online critics; its gradient goes to the actor only
+    candidate: PolicyPass  # [D + M + F] a_hat ~ pi(. | s, a_prev); where the actor is trained, its density
+    q_new: ValuePass  # [M + F] Q(s, a_hat), where the actor is trained
+    beta: Tensor  # [D + M + F] probability beta*_1 of executing a_hat, Eq. 13
 
 
 def decide(agent: TAACAgent, batch: Batch) -> Decisions:
-    """What the current policy would do at the batch's states; only where the actor is trained with a gradient."""
-    acting = agent.policy_distribution(batch.acting_observation, batch.acting_prev_action)
-    candidate, log_prob = acting.sample_with_log_prob()
-    q_new = agent.critics.minimum(batch.acting_observation, candidate, frozen=True)
-    with torch.no_grad():
-        observation, prev_action, deeper = batch.state_observation, batch.state_prev_action, batch.deeper
-        candidate_deeper = agent.policy_distribution(observation[:deeper], prev_action[:deeper]).sample()
-        # All values without a gradient in one call: Q(s, a_prev) everywhere, and Q(s, a_hat) at the deeper states.
-        q_repeat, q_new_deeper = agent.critics.minimum(
-            torch.cat([observation, observation[:deeper]]), torch.cat([prev_action, candidate_deeper])
-        ).split([len(observation), deeper])
-        beta = agent.switch_probability(q_repeat, torch.cat([q_new_deeper, q_new]))
-    return Decisions(torch.cat([candidate_deeper, candidate.detach()]), beta, log_prob, q_new)
+    """What the current policy would do at the batch's states."""
+    observation, prev_action, deeper = batch.state_observation, batch.state_prev_action, batch.deeper
+    candidate = PolicyPass(agent, observation, prev_action, first=deeper)
+    q_new = ValuePass(agent.critics, observation[deeper:], candidate.action[deeper:])
+    # All values that the actor is not trained by in one call: Q(s, a_prev), and Q(s, a_hat) at the deeper states.
+    q_repeat, q_new_deeper = agent.critics.minimum(
+        torch.cat([observation, observation[:deeper]]), torch.cat([prev_action, candidate.action[:deeper]])
+    ).split([len(observation), deeper])
+    beta = agent.switch_probability(q_repeat, torch.cat([q_new_deeper, q_new.minimum]))
+    return Decisions(candidate, q_new, beta)
 
 
 @torch.no_grad()
@@ -202,7 +199,8 @@ def td_target(args: Args, target_critics: TwinCritics, batch: Batch, at: Decisio
     asked = torch.arange(batch.nodes, device=observation.device) if mixes else batch.stop_nodes
     # beta is the online policy's, but the values it chooses between are the target critics' (Eq. 3).
     q_new, q_asked = target_critics.minimum(
-        torch.cat([observation, observation[asked]]), torch.cat([at.candidate[: batch.nodes], prev_action[asked]])
+        torch.cat([observation, observation[asked]]),
+        torch.cat([at.candidate.action[: batch.nodes], prev_action[asked]]),
     ).split([batch.nodes, len(asked)])
     q_repeat = torch.zeros_like(q_new).index_copy_(0, asked, q_asked)
 
@@ -227,23 +225,30 @@ def td_target(args: Args, target_critics: TwinCritics, batch: Batch, at: Decisio
 
 def critic_loss(agent: TAACAgent, batch: Batch, target: Tensor) -> Tensor:
     """Squared TD error of both critics, Eq. 3 with the target of Eq. 4."""
-    q = agent.critics(batch.observation, batch.action)
-    assert q.shape == (2, len(target))
-    return (q - target).square().sum(0).mean()
+    q = ValuePass(agent.critics, batch.observation, batch.action)
+    error = q.values - target
+    assert error.shape == (2, len(target))
+    q.backward(2 * error / len(target))
+    return error.square().sum(0).mean()
 
 
 def actor_loss(agent: TAACAgent, batch: Batch, at: Decisions) -> Tensor:
     """Eq. 7: SAC's loss, except that Q counts only as often as the switch lets the new action through."""
-    temperature = agent.log_action_temperature.detach().exp()
-    loss = temperature * at.log_prob - at.beta[batch.deeper :] * at.q_new
+    temperature, beta = agent.log_action_temperature.exp(), at.beta[batch.deeper :]
+    loss = temperature * at.candidate.log_prob - beta * at.q_new.minimum
     assert loss.shape == batch.acting_weight.shape
-    return (loss * batch.acting_weight).mean()
+    weight = batch.acting_weight / len(loss)
+    at.candidate.backward(
+        action=(-weight * beta).unsqueeze(1) * at.q_new.action_gradient(), log_prob=weight * temperature
+    )
+    return (weight * loss).sum()
 
 
 def temperature_loss(agent: TAACAgent, batch: Batch, entropies: Tensor, entropy_targets: Tensor) -> Tensor:
     """Eq. 8: each temperature falls while its entropy is above the target and rises while it is below."""
     assert entropies.shape == (2, *batch.acting_weight.shape)
     switch_surplus, action_surplus = ((entropies - entropy_targets) * batch.acting_weight).mean(1)
+    agent.log_switch_temperature.grad, agent.log_action_temperature.grad = switch_surplus, action_surplus
     return agent.log_switch_temperature * switch_surplus + agent.log_action_temperature * action_surplus
 
 
@@ -286,35 +291,33 @@ class Learner:
             reward = self.normalizer.normalize(reward)
         return Batch(windows, reward, self.agent.device)
 
+    @torch.no_grad()  # every loss below computes its own gradients
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
         args, agent = self.args, self.agent
+        self.optimizer.zero_grad()
         at = decide(agent, batch)
         target = td_target(args, self.target_critics, batch, at)
-        entropies = torch.stack([binary_entropy(at.beta[batch.deeper :]), -at.log_prob.detach()])
+        entropies = torch.stack([binary_entropy(at.beta[batch.deeper :]), -at.candidate.log_prob])
         loss_q = critic_loss(agent, batch, target)
         loss_pi = actor_loss(agent, batch, at)
         loss_alpha = temperature_loss(agent, batch, entropies, self.entropy_targets)
 
-        self.optimizer.zero_grad()
-        (loss_q + loss_pi + loss_alpha).backward()  # no parameter is in two of them
         self.optimizer.step()
-        with torch.no_grad():
-            agent.log_switch_temperature.clamp_(min=math.log(MIN_SWITCH_TEMPERATURE))
+        agent.log_switch_temperature.clamp_(min=math.log(MIN_SWITCH_TEMPERATURE))
         counters.updates += 1
         if counters.updates % args.target_interval == 0:
-            with torch.no_grad():  # else every target would remember all the critics it came from
-                torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
+            torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
         switch_entropy, action_entropy = entropies.mean(1)
         return {
-            "losses/critic": loss_q.detach(),
-            "losses/actor": loss_pi.detach(),
-            "losses/temperature": loss_alpha.detach(),
+            "losses/critic": loss_q,
+            "losses/actor": loss_pi,
+            "losses/temperature": loss_alpha,
             "losses/q_values": target.mean(),
             "losses/switch_probability": at.beta[batch.deeper :].mean(),
             "losses/switch_entropy": switch_entropy,
             "losses/action_entropy": action_entropy,
-            "losses/switch_temperature": agent.log_switch_temperature.detach().exp(),
-            "losses/action_temperature": agent.log_action_temperature.detach().exp(),
+            "losses/switch_temperature": agent.log_switch_temperature.exp(),
+            "losses/action_temperature": agent.log_action_temperature.exp(),
         }
 
 

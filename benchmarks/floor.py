@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import torch
 
@@ -34,49 +33,51 @@ def update_flops(agent: TAACAgent | SACAgent, batch: Batch) -> Flops:
     M transitions are trained on, F states start an episode, D states are deeper in a window, and at S of all nodes
     the target asks for the value of repeating (``stop_nodes``).
 
-    ================  =============  ==========  ================  ======================================
-    network           rows, TAAC     rows, SAC   weight gradients  input gradients
-    ================  =============  ==========  ================  ======================================
-    actor             M + F          M + F       yes               of every layer but the first
-    actor             D
-    critics           M              M           yes               of every layer but the first
-    critics           M + F          M + F                         of every layer: they lead to the actor
+    ================  ===============  ==========  ================  =================================================
+    network           rows, TAAC       rows, SAC   weight gradients  input gradients
+    ================  ===============  ==========  ================  =================================================
+    actor             D + M + F        M + F       M + F rows        M + F rows: of every layer but the first, which
+                                                                     TAAC leads to the embedded previous action
+    critics           M                M           yes               of every layer but the first
+    critics           M + F            M + F                         of one critic: they lead to the action
     critics           2 D + M + F
-    target critics    D + M + S      M
-    ================  =============  ==========  ================  ======================================
+    target critics    D + M + S        M
+    ================  ===============  ==========  ================  =================================================
 
     The critics' last layer has a single output, and is no matrix product but a weighted sum: it does not count.
     """
     observation, action = agent.observation_space.shape[0], agent.action_space.shape[0]
     trained, deeper, nodes, stops = batch.trained, batch.deeper, batch.nodes, len(batch.stop_nodes)
     acting = len(batch.acting_observation)
+    inner = list(pairwise(agent.hidden))
+    to_head = [*inner, (agent.hidden[-1], 2 * action)]
 
-    actor = list(pairwise((observation, *agent.hidden, 2 * action)))
-    critics = list(pairwise((observation + action, *agent.hidden)))
-    without_gradient = nodes
+    critics = [(observation + action, agent.hidden[0]), *inner]
     if isinstance(agent, TAACAgent):
-        actor = [(action, observation), (2 * observation, agent.hidden[0]), *actor[1:]]  # embeds the previous action
+        actor = [(action, observation), (2 * observation, agent.hidden[0]), *to_head]  # embeds the previous action
+        actor_input_gradients = [(observation, agent.hidden[0]), *to_head]
         without_gradient = 2 * deeper + acting + nodes + stops
-    actor_flops = _flops(actor, acting, weight_gradients=True, input_gradients="inner") + _flops(actor, deeper)
-    critic_flops = (
-        _flops(critics, trained, weight_gradients=True, input_gradients="inner")
-        + _flops(critics, acting, input_gradients="all")
-        + _flops(critics, without_gradient)
+    else:
+        actor = [(observation, agent.hidden[0]), *to_head]
+        actor_input_gradients = to_head
+        without_gradient = nodes
+    actor_flops = (
+        _flops(actor, deeper + acting)
+        + _flops(actor, acting)  # gradients of weights
+        + _flops(actor_input_gradients, acting)
     )
-    return Flops(actor_flops, 2 * critic_flops)
+    critic_flops = (
+        2 * _flops(critics, trained + acting + without_gradient)
+        + 2 * _flops(critics, trained)  # gradients of weights
+        + 2 * _flops(inner, trained)
+        + _flops([(action, agent.hidden[0]), *inner], acting)
+    )
+    return Flops(actor_flops, critic_flops)
 
 
-def _flops(
-    layers: Sequence[tuple[int, int]],
-    rows: int,
-    *,
-    weight_gradients: bool = False,
-    input_gradients: Literal["none", "inner", "all"] = "none",
-) -> int:
-    """Of ``rows`` through ``layers`` of (inputs, outputs): each product and each of its gradients cost the same."""
-    forward = [2 * rows * inputs * outputs for inputs, outputs in layers]
-    back = {"none": 0, "inner": sum(forward[1:]), "all": sum(forward)}[input_gradients]
-    return sum(forward) * (1 + weight_gradients) + back
+def _flops(layers: Sequence[tuple[int, int]], rows: int) -> int:
+    """Of ``rows`` through ``layers`` of (inputs, outputs), or of one of their gradients, which costs the same."""
+    return sum(2 * rows * inputs * outputs for inputs, outputs in layers)
 
 
 class Products:

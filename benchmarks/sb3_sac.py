@@ -3,11 +3,13 @@
     python benchmarks/sb3_sac.py --env-id HalfCheetah-v5 --seed 0 --run-dir runs/sb3
 
 What differs is Stable-Baselines3's own: three optimizers instead of one, the actor trained at the states of the
-sampled transitions instead of the next ones, initialisation, and clamps of the log standard deviation.
+sampled transitions instead of the next ones, clamps of the log standard deviation, and, unless ``--our-start`` is
+given, the weights that training starts from.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ from stable_baselines3 import SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
+from torch import nn
 
+from taac_wrappers.agent.networks import truncated_normal_
 from taac_wrappers.agent.operators import continuous_entropy_target
 from taac_wrappers.training.envs import make_env
 from taac_wrappers.training.evaluation import evaluate
@@ -39,6 +43,8 @@ class Args:
     eval_interval: int = 10_000
     eval_episodes: int = 10
     final_episodes: int = 20
+    our_start: bool = False
+    """begin with weights drawn as ours are (the TAAC authors'), not as Stable-Baselines3 (PyTorch) draws them"""
     threads: int = 1
 
 
@@ -100,6 +106,25 @@ def make_model(env: gym.Env | VecEnv, settings: Settings, **changes: Any) -> SAC
     return SAC("MlpPolicy", env, **arguments | changes)
 
 
+def start_like_ours(model: SAC) -> None:
+    """Draw the weights of SB3's networks as :mod:`taac_wrappers.agent.networks` does."""
+    for layer in linear_layers(model.actor.latent_pi):
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    for head in [*linear_layers(model.actor.mu), *linear_layers(model.actor.log_std)]:
+        truncated_normal_(head, gain=0.3)
+    for network in model.critic.q_networks:
+        *hidden, output = linear_layers(network)
+        for layer, bound in [*((layer, 1 / math.sqrt(layer.in_features)) for layer in hidden), (output, 0.003)]:
+            nn.init.uniform_(layer.weight, -bound, bound)
+            nn.init.zeros_(layer.bias)
+    model.critic_target.load_state_dict(model.critic.state_dict())
+
+
+def linear_layers(network: Any) -> list[nn.Linear]:
+    return [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+
+
 def main(args: Args) -> None:
     torch.set_num_threads(args.threads)
     args.run_dir.mkdir(parents=True)
@@ -107,6 +132,8 @@ def main(args: Args) -> None:
     model = make_model(
         make_env(args.env_id), settings_for(args.env_id), learning_starts=args.learning_starts, seed=args.seed
     )
+    if args.our_start:
+        start_like_ours(model)
     recorder = Recorder(args, tracker)
     model.learn(args.total_frames, callback=recorder)
     recorder.record("final", args.final_episodes, args.seed + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -60,6 +61,14 @@ def small_scene(script: ModuleType, *, double: bool = False, hidden: tuple[int, 
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 setattr(batch, name, value.double())
     return Scene(learner, windows, batch)
+
+
+def gradients_of(loss: Callable[..., torch.Tensor], parameters: Sequence[torch.Tensor], *arguments: Any) -> tuple:
+    """What a loss adds to the gradients of these parameters; None where that is nothing."""
+    for parameter in parameters:
+        parameter.grad = None
+    loss(*arguments)
+    return tuple(parameter.grad for parameter in parameters)
 
 
 def noise_of(candidate: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import sac_continuous
 import taac_continuous
 from gymnasium.spaces import Box
 
+from taac_wrappers.training.passes import PolicyPass, ValuePass
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.run import Counters
 
@@ -21,33 +23,45 @@ SCRIPTS = {"taac": taac_continuous, "sac": sac_continuous}
 
 @dataclass(frozen=True, order=True)
 class Call:
-    """One forward of a network."""
+    """One way through a network."""
 
     network: str
     rows: int
-    gradient: str  # "none"; "inputs": to what it is given alone; "weights": to its parameters
+    way: str  # "forward"; "pass": a forward that remembers; or one of the ways back that a pass may go
 
 
 @contextlib.contextmanager
 def calls_of(learner) -> Iterator[list[Call]]:
-    """Record every forward of the learner's networks."""
+    """Record every use of the learner's networks."""
     calls: list[Call] = []
 
-    def record(name: str):
-        def hook(module, args, kwargs, output) -> None:
-            values = output[0] if isinstance(output, tuple) else output
-            gradient = ("inputs" if kwargs.get("frozen") else "weights") if values.requires_grad else "none"
-            calls.append(Call(name, len(args[0]), gradient))
+    def after(method: Callable, network: str, way: str, rows: Callable[[Any], int]) -> Callable:
+        def recorded(self, *args, **kwargs):
+            result = method(self, *args, **kwargs)
+            calls.append(Call(network, rows(self), way))
+            return result
 
-        return hook
+        return recorded
+
+    def record(name: str):
+        return lambda module, args, output: calls.append(Call(name, len(args[0]), "forward"))
 
     networks = {
         "actor": learner.agent.actor,
         "critics": learner.agent.critics,
         "target critics": learner.target_critics,
     }
-    handles = [network.register_forward_hook(record(name), with_kwargs=True) for name, network in networks.items()]
-    yield calls
+    handles = [network.register_forward_hook(record(name)) for name, network in networks.items()]
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, network, way, method, rows in (
+            (PolicyPass, "actor", "pass", "__init__", lambda policy: len(policy.action)),
+            (PolicyPass, "actor", "to weights", "backward", lambda policy: len(policy.log_prob)),
+            (ValuePass, "critics", "pass", "__init__", lambda values: len(values.minimum)),
+            (ValuePass, "critics", "to weights", "backward", lambda values: len(values.minimum)),
+            (ValuePass, "critics", "to actions", "action_gradient", lambda values: len(values.minimum)),
+        ):
+            patch.setattr(kind, method, after(getattr(kind, method), network, way, rows))
+        yield calls
     for handle in handles:
         handle.remove()
 
@@ -81,10 +95,13 @@ def test_sac_runs_each_network_once_per_use():
         learner.update(batch, Counters(num_envs=1))
     assert sorted(calls) == sorted(
         [
-            Call("actor", trained + first, "weights"),
-            Call("critics", trained, "weights"),
-            Call("critics", trained + first, "inputs"),
-            Call("target critics", trained, "none"),
+            Call("actor", trained + first, "pass"),
+            Call("actor", trained + first, "to weights"),
+            Call("critics", trained, "pass"),
+            Call("critics", trained, "to weights"),
+            Call("critics", trained + first, "pass"),
+            Call("critics", trained + first, "to actions"),
+            Call("target critics", trained, "forward"),
         ]
     )
 
@@ -102,14 +119,16 @@ def test_taac_adds_rows_only_where_the_behaviour_repeated(window):
     assert first > 0
     with calls_of(learner) as calls:
         learner.update(batch, Counters(num_envs=1))
-    assert sorted(call for call in calls if call.rows) == sorted(
+    assert sorted(calls) == sorted(
         [
-            Call("actor", trained + first, "weights"),
-            *([Call("actor", deeper, "none")] if deeper else []),
-            Call("critics", trained, "weights"),
-            Call("critics", trained + first, "inputs"),
-            Call("critics", deeper + trained + first + deeper, "none"),
-            Call("target critics", deeper + trained + stops, "none"),
+            Call("actor", deeper + trained + first, "pass"),
+            Call("actor", trained + first, "to weights"),
+            Call("critics", trained, "pass"),
+            Call("critics", trained, "to weights"),
+            Call("critics", trained + first, "pass"),
+            Call("critics", trained + first, "to actions"),
+            Call("critics", deeper + trained + first + deeper, "forward"),
+            Call("target critics", deeper + trained + stops, "forward"),
         ]
     )
 

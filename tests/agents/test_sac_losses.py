@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sac_continuous as script
 import torch
-from learners import assert_ascends, assert_standard_normal, noise_of, small_scene, squashed
+from learners import assert_ascends, assert_standard_normal, gradients_of, noise_of, small_scene, squashed
 from slow_agents import ACTION_TEMPERATURE, make_agent, slow_minimum
 
 from taac_wrappers.agent import SACAgent
@@ -18,13 +18,12 @@ def test_decisions_are_one_sample_of_the_policy_per_state():
     learner, _, batch = small_scene(script, double=True, batch_size=80)
     at = script.decide(learner.agent, batch)
     mean, log_std = learner.agent.actor(batch.acting_observation)
-    noise = noise_of(at.candidate, mean, log_std)
+    noise = noise_of(at.candidate.action, mean, log_std)
     assert_standard_normal(noise)
     candidate, log_prob = squashed(mean, log_std, noise)
-    torch.testing.assert_close(at.candidate, candidate)
-    torch.testing.assert_close(at.log_prob, log_prob)
-    torch.testing.assert_close(at.q_new, learner.agent.critics(batch.acting_observation, candidate).amin(0))
-    assert not at.candidate.requires_grad
+    torch.testing.assert_close(at.candidate.action, candidate)
+    torch.testing.assert_close(at.candidate.log_prob, log_prob)
+    torch.testing.assert_close(at.q_new.minimum, learner.agent.critics(batch.acting_observation, candidate).amin(0))
 
 
 def test_targets_count_the_entropy_also_where_the_episode_terminated():
@@ -39,8 +38,8 @@ def test_targets_count_the_entropy_also_where_the_episode_terminated():
     for b in range(60):
         future = 0.0
         if not windows.terminated[0, b]:
-            future = slow_minimum(targets_agent, windows.node_observation[b], at.candidate[b].numpy())
-        entropy = -at.log_prob[b].item()
+            future = slow_minimum(targets_agent, windows.node_observation[b], at.candidate.action[b].numpy())
+        entropy = -at.candidate.log_prob[b].item()
         slow = windows.reward[0, b] + 0.99 * (future + ACTION_TEMPERATURE * entropy)
         assert target[b].item() == pytest.approx(slow, abs=1e-4)
     assert 0 < windows.terminated.sum() < 60
@@ -53,12 +52,12 @@ def test_the_actor_gradient_is_that_of_the_soft_value():
     agent = learner.agent
     at = script.decide(agent, batch)
     parameters = list(agent.actor.parameters())
-    gradients = torch.autograd.grad(script.actor_loss(agent, batch, at), parameters)
+    gradients = gradients_of(script.actor_loss, parameters, agent, batch, at)
 
     counts = np.concatenate([~(windows.terminated | windows.truncated)[0], np.ones(windows.first.sum(), bool)])
     observation = np.concatenate([windows.node_observation, windows.observation[windows.first]])
     states = torch.from_numpy(observation).double()
-    noise = noise_of(at.candidate, *agent.actor(states))
+    noise = noise_of(at.candidate.action, *agent.actor(states))
     assert windows.first.sum() > 0
     assert not counts.all()
 
@@ -72,16 +71,17 @@ def test_the_actor_gradient_is_that_of_the_soft_value():
 
 def test_the_actor_loss_trains_the_actor_alone():
     learner, _, batch = small_scene(script)
-    loss = script.actor_loss(learner.agent, batch, script.decide(learner.agent, batch))
-    others = [*learner.agent.critics.parameters(), learner.agent.log_action_temperature]
-    assert torch.autograd.grad(loss, others, allow_unused=True) == (None,) * len(others)
+    agent = learner.agent
+    others = [*agent.critics.parameters(), agent.log_action_temperature]
+    gradients = gradients_of(script.actor_loss, others, agent, batch, script.decide(agent, batch))
+    assert gradients == (None,) * len(others)
 
 
 def test_the_temperature_gradient_is_the_mean_surplus_of_entropy_where_somebody_acts():
     agent = make_agent(SACAgent)
     batch = SimpleNamespace(acting_weight=torch.tensor([1.0, 1.0, 0.0]))
-    loss = script.temperature_loss(agent, batch, torch.tensor([3.0, -0.5, 50.0]), entropy_target=-1.0)
-    (gradient,) = torch.autograd.grad(loss, [agent.log_action_temperature])
+    entropies = torch.tensor([3.0, -0.5, 50.0])
+    (gradient,) = gradients_of(script.temperature_loss, [agent.log_action_temperature], agent, batch, entropies, -1.0)
     assert gradient.item() == pytest.approx(((3.0 + 1.0) + (-0.5 + 1.0)) / 3, abs=1e-6)  # it falls
 
 

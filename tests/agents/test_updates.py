@@ -17,19 +17,29 @@ from taac_wrappers.training.run import Counters
 BOTH = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 
 
-def losses_of(script, learner, batch) -> dict[str, torch.Tensor]:
-    """Each part's own loss, as the functions above ``update`` give it."""
-    args, agent, targets = learner.args, learner.agent, learner.entropy_targets
+def losses_of(script, learner, batch, seed: int) -> dict[str, torch.Tensor]:
+    """Each part's own loss, for torch to differentiate: the equations, with the sample that ``decide`` takes."""
+    args, agent, deeper, weight = learner.args, learner.agent, batch.deeper, batch.acting_weight
+    is_taac = script.METHOD == "taac"
+    torch.manual_seed(seed)
     at = script.decide(agent, batch)
-    action_entropy = -at.log_prob.detach()
-    if script.METHOD == "taac":
-        target = script.td_target(args, learner.target_critics, batch, at)
-        entropies = torch.stack([binary_entropy(at.beta[batch.deeper :]), action_entropy])
-        temperature = script.temperature_loss(agent, batch, entropies, targets)
-    else:
-        target = script.td_target(args, agent, learner.target_critics, batch, at)
-        temperature = script.temperature_loss(agent, batch, action_entropy, targets)
-    critics, actor = script.critic_loss(agent, batch, target), script.actor_loss(agent, batch, at)
+    target = script.td_target(args, *([] if is_taac else [agent]), learner.target_critics, batch, at)
+    torch.manual_seed(seed)
+    policy = agent.policy_distribution(batch.state_observation, *([batch.state_prev_action] if is_taac else []))
+    candidate, log_prob = policy.sample_with_log_prob()
+    q_new, log_prob = agent.critics.minimum(batch.state_observation, candidate)[deeper:], log_prob[deeper:]
+    beta = at.beta[deeper:] if is_taac else torch.ones(())
+
+    critics = (agent.critics(batch.observation, batch.action) - target).square().sum(0).mean()
+    actor = (weight * (agent.log_action_temperature.exp().detach() * log_prob - beta * q_new)).mean()
+    temperatures, entropies = [agent.log_action_temperature], [-log_prob.detach()]
+    if is_taac:
+        temperatures, entropies = [agent.log_switch_temperature, *temperatures], [binary_entropy(beta), *entropies]
+    targets = torch.as_tensor(learner.entropy_targets).reshape(-1)
+    temperature = sum(
+        log * (weight * (entropy - goal)).mean()
+        for log, entropy, goal in zip(temperatures, entropies, targets, strict=True)
+    )
     return {"critics.": critics, "actor.": actor, "log_": temperature}
 
 
@@ -38,8 +48,7 @@ def test_each_parameter_takes_one_step_along_the_gradient_of_its_own_loss(script
     learner, _, batch = small_scene(script)
     before, targets_before = copy.deepcopy(learner.agent), copy.deepcopy(learner.target_critics)
     reference = copy.deepcopy(learner)
-    torch.manual_seed(3)
-    losses = losses_of(script, reference, batch)
+    losses = losses_of(script, reference, batch, seed=3)
     torch.manual_seed(3)
     metrics = learner.update(batch, Counters(num_envs=1))
 

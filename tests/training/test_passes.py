@@ -1,0 +1,145 @@
+"""Passes that spell their gradients out, against the same networks differentiated by torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from taac_wrappers.agent import SACAgent, TAACAgent
+from taac_wrappers.training.passes import PolicyPass, ValuePass
+
+HIDDEN = pytest.mark.parametrize("hidden", [(5,), (7, 4), (4, 6, 5)], ids=str)
+ROWS = 30
+
+
+def make_agent(kind: type, hidden: tuple[int, ...] = (7, 4)):
+    """In float64, with weights and biases large enough that nothing is near zero and every relu is at work."""
+    torch.manual_seed(0)
+    agent = kind(
+        spaces.Box(-1, 1, (3,)),
+        spaces.Box(low=-1.0, high=3.0, shape=(2,)),
+        hidden=hidden,
+        log_std_min=-1.0,
+        log_std_max=1.0,
+    )
+    with torch.no_grad():
+        for parameter in agent.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.5)
+    return agent.double()
+
+
+def rows(size: int, count: int = ROWS, seed: int = 1) -> torch.Tensor:
+    return torch.randn(count, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The gradients of these parameters, which have none afterwards."""
+    found = []
+    for parameter in parameters:
+        assert parameter.grad is not None
+        found.append(parameter.grad)
+        parameter.grad = None
+    return found
+
+
+def assert_same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+        assert (other != 0).any()
+
+
+@HIDDEN
+@pytest.mark.parametrize("first", [0, 11])
+@pytest.mark.parametrize("kind", [SACAgent, TAACAgent])
+def test_a_policys_sample_and_its_gradients_are_those_of_torch(kind, first, hidden):
+    agent = make_agent(kind, hidden)
+    observation, prev_action = rows(3), rows(2, seed=2)
+    by_action, by_log_prob = rows(2, ROWS - first, seed=3), rows(1, ROWS - first, seed=4).squeeze(1)
+    torch.manual_seed(5)
+    inputs = [observation, prev_action] if kind is TAACAgent else [observation]
+    policy = PolicyPass(agent, *inputs, first=first)
+    torch.manual_seed(5)
+    distribution = agent.policy_distribution(*inputs)
+    action, log_prob = distribution.sample_with_log_prob()
+    assert policy.action.shape == (ROWS, 2)
+    assert_same([policy.action, policy.log_prob], [action.detach(), log_prob[first:].detach()])
+    clamped = (distribution.log_std.abs() == 1.0)[first:]
+    assert clamped.any()
+    assert not clamped.all()
+
+    parameters = list(agent.actor.parameters())
+    policy.backward(action=by_action, log_prob=by_log_prob)
+    found = gradients(parameters)
+    ((action[first:] * by_action).sum() + (log_prob[first:] * by_log_prob).sum()).backward()
+    assert_same(found, gradients(parameters))
+    assert all(parameter.grad is None for parameter in agent.critics.parameters())
+
+
+@HIDDEN
+def test_both_values_and_their_gradients_are_those_of_torch(hidden):
+    agent = make_agent(SACAgent, hidden)
+    observation, action, by_values = rows(3), rows(2, seed=2), rows(ROWS, 2, seed=3)
+    q = ValuePass(agent.critics, observation, action)
+    values = agent.critics(observation, action)
+    assert_same([q.values, q.minimum], [values.detach(), values.detach().amin(0)])
+    parameters = list(agent.critics.parameters())
+    q.backward(by_values)
+    found = gradients(parameters)
+    (values * by_values).sum().backward()
+    assert_same(found, gradients(parameters))
+
+
+@HIDDEN
+def test_the_smaller_value_leads_to_the_action(hidden):
+    agent = make_agent(SACAgent, hidden)
+    observation, action = rows(3), rows(2, seed=2).requires_grad_()
+    q = ValuePass(agent.critics, observation, action.detach())
+    assert 0 < (q.values[0] < q.values[1]).sum() < ROWS  # each critic is the smaller one somewhere
+    minimum = agent.critics.minimum(observation, action)
+    assert_same([q.action_gradient()], torch.autograd.grad(minimum.sum(), action))
+    assert all(parameter.grad is None for parameter in agent.parameters())
+
+
+@pytest.mark.parametrize("always", [0, 1])
+def test_one_critic_may_be_the_smaller_one_everywhere(always):
+    agent = make_agent(SACAgent)
+    with torch.no_grad():
+        agent.critics.head_bias[always] -= 1000
+    observation, action = rows(3), rows(2, seed=2).requires_grad_()
+    found = ValuePass(agent.critics, observation, action.detach()).action_gradient()
+    assert_same([found], torch.autograd.grad(agent.critics(observation, action)[always].sum(), action))
+
+
+def test_where_both_values_are_equal_one_of_them_leads_to_the_action():
+    agent = make_agent(SACAgent)
+    with torch.no_grad():
+        for parameter in agent.critics.parameters():
+            parameter[1] = parameter[0]
+    observation, action = rows(3), rows(2, seed=2).requires_grad_()
+    found = ValuePass(agent.critics, observation, action.detach()).action_gradient()
+    assert_same([found], torch.autograd.grad(agent.critics(observation, action)[0].sum(), action))
+
+
+def test_gradients_add_up_as_torchs_do():
+    """Of two passes, and of a pass and a loss that is left to torch."""
+    agent = make_agent(TAACAgent)
+    observation, action = rows(3), rows(2, seed=2)
+    parameters = [*agent.critics.parameters(), *agent.actor.parameters()]
+
+    def add() -> None:
+        ValuePass(agent.critics, observation, action).backward(torch.ones(2, ROWS, dtype=torch.float64))
+        torch.manual_seed(0)
+        policy = PolicyPass(agent, observation, action)
+        policy.backward(action=torch.ones_like(action), log_prob=torch.ones(ROWS, dtype=torch.float64))
+
+    add()
+    once = [parameter.grad.clone() for parameter in parameters]
+    add()
+    assert_same([parameter.grad for parameter in parameters], [2 * gradient for gradient in once])
+    torch.manual_seed(0)
+    sample, log_prob = agent.policy_distribution(observation, action).sample_with_log_prob()
+    (agent.critics(observation, action).sum() + sample.sum() + log_prob.sum()).backward()
+    assert_same(gradients(parameters), [3 * gradient for gradient in once])
