@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
+
+from taac_wrappers.training.finite import all_finite
 
 Observation = Any  # an array, or a dict of arrays for Dict spaces
 
@@ -511,8 +512,7 @@ def _fitting(name: str, value: Any, storage: np.ndarray, count: int, rows: np.nd
         array = array[rows]
     if array.dtype is not storage.dtype:
         array = _cast(name, array, storage.dtype)
-    # The sum of squares is the quickest way to see that nothing is nan or inf; it may be inf by itself.
-    if storage.dtype.kind == "f" and not isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
+    if storage.dtype.kind == "f" and not all_finite(array):
         raise ValueError(f"{name} must be finite numbers, as {storage.dtype} too, got {value!r}")
     return array
 
