@@ -148,13 +148,13 @@ class GoalObservation(gym.ObservationWrapper, RecordConstructorArgs):
             raise ValueError(
                 f"env must observe a Dict with Box observation and desired_goal, got {env.observation_space}"
             )
-        size = sum(spaces.flatdim(env.observation_space[key]) for key in _GOAL_KEYS)
+        self._parts: dict[str, Any] = {key: env.observation_space[key] for key in _GOAL_KEYS}
+        size = sum(spaces.flatdim(part) for part in self._parts.values())
         self.observation_space = spaces.Box(-GOAL_CLIP, GOAL_CLIP, (size,), np.float32)
 
     def observation(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         """Join the two vectors."""
-        goal_space: Any = self.env.observation_space
-        joined = np.concatenate([np.ravel(_fitting(goal_space[key], observation[key])) for key in _GOAL_KEYS])
+        joined = np.concatenate([np.ravel(_fitting(part, observation[key])) for key, part in self._parts.items()])
         return joined.clip(-GOAL_CLIP, GOAL_CLIP).astype(np.float32)
 
 
