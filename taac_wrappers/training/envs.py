@@ -148,13 +148,13 @@ class GoalObservation(gym.ObservationWrapper, RecordConstructorArgs):
             raise ValueError(
                 f"env must observe a Dict with Box observation and desired_goal, got {env.observation_space}"
             )
-        size = sum(spaces.flatdim(env.observation_space[key]) for key in _GOAL_KEYS)
+        self._parts: dict[str, Any] = {key: env.observation_space[key] for key in _GOAL_KEYS}
+        size = sum(spaces.flatdim(part) for part in self._parts.values())
         self.observation_space = spaces.Box(-GOAL_CLIP, GOAL_CLIP, (size,), np.float32)
 
     def observation(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         """Join the two vectors."""
-        goal_space: Any = self.env.observation_space
-        joined = np.concatenate([np.ravel(_fitting(goal_space[key], observation[key])) for key in _GOAL_KEYS])
+        joined = np.concatenate([np.ravel(_fitting(part, observation[key])) for key, part in self._parts.items()])
         return joined.clip(-GOAL_CLIP, GOAL_CLIP).astype(np.float32)
 
 
@@ -170,10 +170,11 @@ class FlatObservation(gym.ObservationWrapper, RecordConstructorArgs):
         with np.errstate(over="ignore"):  # bounds such as the largest float64 become infinite
             low, high = flat.low.astype(np.float32), flat.high.astype(np.float32)
         self.observation_space = self._flat_space = spaces.Box(low, high, dtype=np.float32)
+        self._inner_space = env.observation_space  # at every step it would be asked of all wrappers inside
 
     def observation(self, observation: Any) -> np.ndarray:
         """Flatten and convert."""
-        space = self.env.observation_space
+        space = self._inner_space
         if isinstance(space, spaces.Box):
             return _fitting(space, observation).astype(np.float32).ravel()
         return _fitting(self._flat_space, np.asarray(spaces.flatten(space, observation), dtype=np.float32))
@@ -194,6 +195,7 @@ class UnitAction(gym.ActionWrapper, RecordConstructorArgs):
         if not space.is_bounded():
             raise ValueError(f"env must have bounded actions, got {space}")
         self.action_space = spaces.Box(-1.0, 1.0, (int(np.prod(space.shape)),), np.float32)
+        self._inner_shape, self._inner_dtype = space.shape, space.dtype
         self._low, self._high = space.low.ravel(), space.high.ravel()
         # Halved before they are combined, so that wide bounds do not overflow; exact where the bounds are -1 and 1.
         self._center, self._half_range = self._high / 2 + self._low / 2, self._high / 2 - self._low / 2
@@ -202,8 +204,7 @@ class UnitAction(gym.ActionWrapper, RecordConstructorArgs):
         """Scale to the environment's bounds; the clip comes last, where it also catches rounding."""
         scaled = self._center + self._half_range * action
         inside = np.minimum(np.maximum(scaled, self._low), self._high)
-        space = self.env.action_space
-        return inside.astype(space.dtype, copy=False).reshape(space.shape)
+        return inside.astype(self._inner_dtype, copy=False).reshape(self._inner_shape)
 
 
 class FreshBox2DWorld(gym.Wrapper, RecordConstructorArgs):
@@ -360,7 +361,8 @@ def _make_replayable_env(env_id: str, spec: EnvSpec) -> gym.Env:
 def _fitting(space: spaces.Box, observation: Any) -> np.ndarray:
     """The observation as an array; raises where flattening would hide that it is not what ``space`` promises."""
     array = np.asarray(observation)
-    if array.shape != space.shape or not np.can_cast(array.dtype, space.dtype, "same_kind"):
+    fits = array.dtype == space.dtype or np.can_cast(array.dtype, space.dtype, "same_kind")
+    if array.shape != space.shape or not fits:
         raise BadObservation(
             f"observed {array.dtype} of shape {array.shape} instead of {space.dtype} of shape {space.shape}"
         )

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 from tqdm import tqdm
 
 from taac_wrappers.training.engines import Engine, EpisodeState, told
-from taac_wrappers.training.finite import require_finite
+from taac_wrappers.training.finite import all_finite, require_finite
 
 MOST_IN_A_ROW = 10
 """Faults of one environment without a good step in between after which it is not replaced any more."""
@@ -92,7 +92,7 @@ class WatchedEnvs:
         """The fault for which training is over."""
         self._engine, self._env_id, self._on_error, self._seed = engine, env_id, on_error, seed
         self._lost = np.zeros(engine.num_envs, bool)  # failed, and no new episode has begun since
-        self._in_a_row = np.zeros(engine.num_envs, int)
+        self._in_a_row: dict[int, int] = {}  # faults without a good step since, of those that have any
         self._observation = np.zeros((engine.num_envs, *engine.single_observation_space.shape), np.float32)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -106,12 +106,12 @@ class WatchedEnvs:
         require_finite({"the action": action})  # else environments would be blamed for what the learner did
         observation, reward, terminated, truncated, infos = self._engine.step(action)
         reasons = self._engine.failed | _not_finite(observation, reward)
-        if reasons or self.faulty.any() or self._in_a_row.any():
+        if reasons or self._in_a_row:
             self.faulty = np.isin(np.arange(self.num_envs), list(reasons))
             observation[self.faulty], reward[self.faulty] = 0, 0
             terminated[self.faulty], truncated[self.faulty] = False, False
             infos["_episode"][self.faulty] = False
-            self._in_a_row[~self.faulty] = 0
+            self._in_a_row = {env: faults for env, faults in self._in_a_row.items() if env in reasons}
             self._take_note(reasons, self.counters.frames + self.num_envs)
         self._observation = observation.copy()
         return observation, reward, terminated, truncated, infos
@@ -169,13 +169,13 @@ class WatchedEnvs:
         return np.zeros_like(self._observation[env])
 
     def _may_restart(self, env: int) -> bool:
-        return self._on_error == "restart" and self._in_a_row[env] < MOST_IN_A_ROW
+        return self._on_error == "restart" and self._in_a_row.get(env, 0) < MOST_IN_A_ROW
 
     def _take_note(self, reasons: dict[int, str], frame: int) -> None:
         """Say it, or remember it as the end."""
         for env, reason in sorted(reasons.items()):
             self._lost[env] = True
-            self._in_a_row[env] += 1
+            self._in_a_row[env] = self._in_a_row.get(env, 0) + 1
             message = f"env {env} ({self._env_id}) failed at frame {frame}: it {reason}"
             if self._may_restart(env):
                 tqdm.write(f"{message}; a new one takes its place", file=sys.stderr)
@@ -190,7 +190,8 @@ class WatchedEnvs:
 
 def _not_finite(observation: np.ndarray, reward: np.ndarray | None = None) -> dict[int, str]:
     """What is nan, infinite or too large in the rows of ``observation`` and ``reward``; nan compares as false."""
-    if np.isfinite(observation).all() and (reward is None or (np.abs(reward) <= LARGEST).all()):
+    # As a rule all is well, which sums of squares tell soonest: if they are too large, look at every row.
+    if all_finite(observation) and (reward is None or np.vdot(reward, reward) <= LARGEST):
         return {}
     reasons = {}
     for env, row in enumerate(observation):

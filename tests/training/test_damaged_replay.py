@@ -263,6 +263,8 @@ def chunk_of(replay: SequenceReplay) -> dict[str, np.ndarray]:
         ({"extra": np.zeros(1)}, "chunk must hold"),
         ({"reward": None}, "chunk must hold"),
         ({"flags": np.full(12, 2, np.uint8)}, "must tell the episodes of env 0"),
+        ({"flags": np.array([1, 0, 0, 0, 0, 16] * 2, np.uint8)}, "must tell the episodes of env 0"),
+        ({"flags": np.array([1, 4, 2 + 16, 1, 0, 0] * 2, np.uint8)}, "must tell the episodes of env 0"),
     ],
 )
 def test_chunks_that_do_not_fit_are_refused_and_change_nothing(change, message):

@@ -188,6 +188,9 @@ class Faulty(gym.Env):
     def earns_too_much(self):
         return self._observe(), 1e39
 
+    def is_large(self):
+        return np.array([-3e38, 3e38], np.float32), 3e38
+
     def earns_words(self):
         return self._observe(), "much"
 
@@ -281,8 +284,9 @@ def test_a_part_of_the_wrong_size_is_noticed():
         env.observation(good | {"a": np.zeros(3, np.float32)})
 
 
-def test_an_environment_that_works_is_left_alone(monkeypatch):
-    envs = watched(monkeypatch, 2, fault="none")
+@pytest.mark.parametrize("fault", ["none", "is_large"])  # the squares of what is large overflow
+def test_an_environment_that_works_is_left_alone(fault, monkeypatch):
+    envs = watched(monkeypatch, 2, fault=fault)
     envs.reset(seed=0)
     assert all(not step[3].any() for step in play(envs, 20) if len(step) > 1)
     assert envs.stop_reason is None

@@ -232,3 +232,7 @@ def test_require_finite_tells_what_it_found():
         require_finite({"a": 1.0, "b": np.array([[1, np.nan], [np.inf, 2]])})
     with pytest.raises(NotFinite, match=r"^c is inf$"):
         require_finite({"c": torch.tensor(torch.inf)})
+
+
+def test_require_finite_lets_pass_what_is_large():
+    require_finite({"a": np.full(2, 3e38, np.float32), "b": np.full((2, 2), 1e308), "c": np.array([2**62, 2**62])})
