@@ -84,8 +84,8 @@ class TAACAgent(ActorCriticAgent):
         distribution = self.policy_distribution(observation, prev_action)
         candidate = distribution.mode() if deterministic else distribution.sample()
         candidate = candidate.clamp(self.action_low, self.action_high)  # rounding may step over a bound
-        q_repeat = self.critics.minimum(observation, prev_action)
-        q_new = self.critics.minimum(observation, candidate)
+        both = torch.cat([observation, observation]), torch.cat([prev_action, candidate])
+        q_repeat, q_new = self.critics.minimum(*both).chunk(2)
         if deterministic:
             switch = q_new > q_repeat
         else:
