@@ -43,6 +43,7 @@ FLUSH_SECONDS = 5.0
 COMPLAIN_SECONDS = 60.0
 WANDB_START_SECONDS = 20.0
 WANDB_FINISH_SECONDS = 30.0
+WANDB_LEAVE_SECONDS = 1.0
 WANDB_QUEUE = 10_000
 
 
@@ -360,8 +361,8 @@ class _WandB:
 
     name = "Weights & Biases"
 
-    def __init__(self, run: Any):
-        self._run = run
+    def __init__(self, run: Any, wandb: Any):
+        self._run, self._wandb = run, wandb
         self._waiting: queue.Queue[dict[str, float] | None] = queue.Queue(WANDB_QUEUE)
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._send, name="wandb", daemon=True)
@@ -380,7 +381,7 @@ class _WandB:
         self._hand_over(None)
         self._thread.join(WANDB_FINISH_SECONDS + 5)  # it has its own limit, which should come first
         if self._thread.is_alive():
-            raise TimeoutError("it does not finish")
+            self._give_up(TimeoutError("it does not finish"))
         if self._error is not None:
             raise self._error
 
@@ -389,7 +390,7 @@ class _WandB:
             try:
                 self._waiting.put_nowait(metrics)
             except queue.Full:
-                self._error = TimeoutError(f"{WANDB_QUEUE} records are waiting for it")
+                self._give_up(TimeoutError(f"{WANDB_QUEUE} records are waiting for it"))
         if self._error is not None:
             raise self._error
 
@@ -402,7 +403,21 @@ class _WandB:
                     return
             self._run.finish()
         except Exception as error:
-            self._error = error  # raised at the next call, and the sink is left out
+            if self._error is None:  # else it was given up, which is why this call failed
+                self._error = error  # raised at the next call, and the sink is left out
+                self._tear_down()
+
+    def _give_up(self, error: Exception) -> None:
+        """It hangs, and may do so in here too: a thread that nobody waits for long takes leave of it."""
+        self._error = error
+        leaving = threading.Thread(target=self._tear_down, name="wandb", daemon=True)
+        leaving.start()
+        leaving.join(WANDB_LEAVE_SECONDS)
+
+    def _tear_down(self) -> None:
+        """Removes, before all else, wandb's hook at exit, which waits for its service as long as that takes."""
+        with contextlib.suppress(Exception, SystemExit):
+            self._wandb.teardown()
 
 
 def _require_wandb() -> Any:
@@ -435,7 +450,7 @@ def _start_wandb(run_dir: Path, config: dict[str, Any], project: str | None, ent
                 mode=mode,
                 settings=settings,
             )
-            return [_WandB(run)]
+            return [_WandB(run, wandb)]
         except Exception as error:
             going_on = f"without it; {METRICS} has everything" if mode == "offline" else "offline"
             _say(f"Weights & Biases could not start {mode} ({' '.join(str(error).split())}); going on {going_on}")
