@@ -1,8 +1,9 @@
 """Where a run's numbers go: settings (``config.json``), metrics (``metrics.csv``) and their picture (``curve.png``).
 
 ``metrics.csv`` is the record. TensorBoard and Weights & Biases are copies of it for looking at: if one of them fails,
-it is left out with one line on stderr and the run goes on. A run that is resumed at the offset its checkpoint stored
-writes the same bytes as one that was never interrupted (apart from metrics that measure time).
+it is left out with one line on stderr and the run goes on; what TensorBoard misses while the disk is full comes later.
+A run that is resumed at the offset its checkpoint stored writes the same bytes as one that was never interrupted
+(apart from metrics that measure time).
 
 torch, wandb and matplotlib are imported where they are used, so that importing this module costs nothing.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import netrc
 import operator
 import os
@@ -20,7 +22,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -217,12 +219,13 @@ class Tracker:
         self._pending += "".join(f"{frame},{name},{value!r}\n" for name, value in numbers.items()).encode()
         self._for_each_sink(lambda sink: sink.log(frame, numbers))
         if time.monotonic() - self._flushed_at > FLUSH_SECONDS:
-            self._flush_file()
+            self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the operating system. A full disk delays ``metrics.csv`` but loses nothing."""
+        """Hand everything to the operating system. A full disk delays the metrics but loses nothing."""
         self._flush_file()
-        self._for_each_sink(lambda sink: sink.flush())
+        if not self._pending:  # else there is no room for copies either
+            self._for_each_sink(lambda sink: sink.flush())
 
     def position(self) -> int:
         """Length in bytes of ``metrics.csv``, all of it safe on the disk: what a checkpoint stores.
@@ -338,22 +341,62 @@ def read_metrics(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 class _TensorBoard:
+    """Keeps what may not be in its file yet, so that a new file takes it where the disk was full for a while."""
+
     name = "TensorBoard"
 
     def __init__(self, run_dir: Path, purge_step: int | None):
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(run_dir / TENSORBOARD), purge_step=purge_step)
+        self._folder, self._purge_step = str(run_dir / TENSORBOARD), purge_step
+        self._kept: list[tuple[int, dict[str, float]]] = []
+        self._writer: Any = None
+        self._tried_at = -math.inf
+        self.flush()
 
     def log(self, frame: int, metrics: dict[str, float]) -> None:
+        self._kept.append((frame, metrics))
+        if self._writer is not None:
+            self._attempt(lambda: self._add(frame, metrics))
+
+    def flush(self) -> None:
+        if self._writer is None and time.monotonic() - self._tried_at >= COMPLAIN_SECONDS:
+            self._attempt(self._open)
+        if self._writer is not None:
+            self._attempt(self._flush)
+
+    def close(self) -> None:
+        self._tried_at = -math.inf
+        self.flush()
+        if self._writer is not None:
+            self._attempt(self._writer.close)
+
+    def _open(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(self._folder, purge_step=self._purge_step)
+        for frame, metrics in self._kept:
+            self._add(frame, metrics)
+
+    def _add(self, frame: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, frame)
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         self._writer.flush()
+        if self._kept:  # a new file replaces whole frames, so that all of the last one is kept
+            self._purge_step = self._kept[-1][0]
+            self._kept = [(frame, metrics) for frame, metrics in self._kept if frame == self._purge_step]
 
-    def close(self) -> None:
-        self._writer.close()
+    def _attempt(self, action: Callable[[], None]) -> None:
+        """A writer that has failed is of no use any more; the next one is tried in a minute."""
+        try:
+            action()
+        except OSError as error:
+            self._tried_at = time.monotonic()
+            self._purge_step = self._purge_step or 0
+            with contextlib.suppress(Exception):
+                self._writer.close()
+            self._writer = None
+            _say(f"{self.name} cannot be written ({error}); what it misses is kept in memory until it can")
 
 
 class _WandB:
