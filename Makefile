@@ -23,9 +23,8 @@ train: $(READY)  ## train TAAC on MountainCarContinuous until it is solved (abou
 test: $(READY)  ## run all tests, with the examples of docstrings and docs
 	$(BIN)/python -m pytest
 
-soak: $(READY)  ## the long test: memory, kills, fuzzing
+soak: $(READY)  ## the long test: memory, kills, fuzzing, all other faults
 	$(BIN)/python tests/soak/soak.py
-	TAAC_SOAK=1 $(BIN)/python -m pytest tests/fuzz
 
 lint: $(READY)  ## check style and types
 	$(BIN)/ruff check .

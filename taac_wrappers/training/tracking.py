@@ -1,8 +1,9 @@
 """Where a run's numbers go: settings (``config.json``), metrics (``metrics.csv``) and their picture (``curve.png``).
 
 ``metrics.csv`` is the record. TensorBoard and Weights & Biases are copies of it for looking at: if one of them fails,
-it is left out with one line on stderr and the run goes on. A run that is resumed at the offset its checkpoint stored
-writes the same bytes as one that was never interrupted (apart from metrics that measure time).
+it is left out with one line on stderr and the run goes on; what TensorBoard misses while the disk is full comes later.
+A run that is resumed at the offset its checkpoint stored writes the same bytes as one that was never interrupted
+(apart from metrics that measure time).
 
 torch, wandb and matplotlib are imported where they are used, so that importing this module costs nothing.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import netrc
 import operator
 import os
@@ -20,7 +22,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -43,6 +45,7 @@ FLUSH_SECONDS = 5.0
 COMPLAIN_SECONDS = 60.0
 WANDB_START_SECONDS = 20.0
 WANDB_FINISH_SECONDS = 30.0
+WANDB_LEAVE_SECONDS = 1.0
 WANDB_QUEUE = 10_000
 
 
@@ -216,12 +219,13 @@ class Tracker:
         self._pending += "".join(f"{frame},{name},{value!r}\n" for name, value in numbers.items()).encode()
         self._for_each_sink(lambda sink: sink.log(frame, numbers))
         if time.monotonic() - self._flushed_at > FLUSH_SECONDS:
-            self._flush_file()
+            self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the operating system. A full disk delays ``metrics.csv`` but loses nothing."""
+        """Hand everything to the operating system. A full disk delays the metrics but loses nothing."""
         self._flush_file()
-        self._for_each_sink(lambda sink: sink.flush())
+        if not self._pending:  # else there is no room for copies either
+            self._for_each_sink(lambda sink: sink.flush())
 
     def position(self) -> int:
         """Length in bytes of ``metrics.csv``, all of it safe on the disk: what a checkpoint stores.
@@ -337,22 +341,62 @@ def read_metrics(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 class _TensorBoard:
+    """Keeps what may not be in its file yet, so that a new file takes it where the disk was full for a while."""
+
     name = "TensorBoard"
 
     def __init__(self, run_dir: Path, purge_step: int | None):
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(run_dir / TENSORBOARD), purge_step=purge_step)
+        self._folder, self._purge_step = str(run_dir / TENSORBOARD), purge_step
+        self._kept: list[tuple[int, dict[str, float]]] = []
+        self._writer: Any = None
+        self._tried_at = -math.inf
+        self.flush()
 
     def log(self, frame: int, metrics: dict[str, float]) -> None:
+        self._kept.append((frame, metrics))
+        if self._writer is not None:
+            self._attempt(lambda: self._add(frame, metrics))
+
+    def flush(self) -> None:
+        if self._writer is None and time.monotonic() - self._tried_at >= COMPLAIN_SECONDS:
+            self._attempt(self._open)
+        if self._writer is not None:
+            self._attempt(self._flush)
+
+    def close(self) -> None:
+        self._tried_at = -math.inf
+        self.flush()
+        if self._writer is not None:
+            self._attempt(self._writer.close)
+
+    def _open(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(self._folder, purge_step=self._purge_step)
+        for frame, metrics in self._kept:
+            self._add(frame, metrics)
+
+    def _add(self, frame: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, frame)
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         self._writer.flush()
+        if self._kept:  # a new file replaces whole frames, so that all of the last one is kept
+            self._purge_step = self._kept[-1][0]
+            self._kept = [(frame, metrics) for frame, metrics in self._kept if frame == self._purge_step]
 
-    def close(self) -> None:
-        self._writer.close()
+    def _attempt(self, action: Callable[[], None]) -> None:
+        """A writer that has failed is of no use any more; the next one is tried in a minute."""
+        try:
+            action()
+        except OSError as error:
+            self._tried_at = time.monotonic()
+            self._purge_step = self._purge_step or 0
+            with contextlib.suppress(Exception):
+                self._writer.close()
+            self._writer = None
+            _say(f"{self.name} cannot be written ({error}); what it misses is kept in memory until it can")
 
 
 class _WandB:
@@ -360,8 +404,8 @@ class _WandB:
 
     name = "Weights & Biases"
 
-    def __init__(self, run: Any):
-        self._run = run
+    def __init__(self, run: Any, wandb: Any):
+        self._run, self._wandb = run, wandb
         self._waiting: queue.Queue[dict[str, float] | None] = queue.Queue(WANDB_QUEUE)
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._send, name="wandb", daemon=True)
@@ -380,7 +424,7 @@ class _WandB:
         self._hand_over(None)
         self._thread.join(WANDB_FINISH_SECONDS + 5)  # it has its own limit, which should come first
         if self._thread.is_alive():
-            raise TimeoutError("it does not finish")
+            self._give_up(TimeoutError("it does not finish"))
         if self._error is not None:
             raise self._error
 
@@ -389,7 +433,7 @@ class _WandB:
             try:
                 self._waiting.put_nowait(metrics)
             except queue.Full:
-                self._error = TimeoutError(f"{WANDB_QUEUE} records are waiting for it")
+                self._give_up(TimeoutError(f"{WANDB_QUEUE} records are waiting for it"))
         if self._error is not None:
             raise self._error
 
@@ -402,7 +446,21 @@ class _WandB:
                     return
             self._run.finish()
         except Exception as error:
-            self._error = error  # raised at the next call, and the sink is left out
+            if self._error is None:  # else it was given up, which is why this call failed
+                self._error = error  # raised at the next call, and the sink is left out
+                self._tear_down()
+
+    def _give_up(self, error: Exception) -> None:
+        """It hangs, and may do so in here too: a thread that nobody waits for long takes leave of it."""
+        self._error = error
+        leaving = threading.Thread(target=self._tear_down, name="wandb", daemon=True)
+        leaving.start()
+        leaving.join(WANDB_LEAVE_SECONDS)
+
+    def _tear_down(self) -> None:
+        """Removes, before all else, wandb's hook at exit, which waits for its service as long as that takes."""
+        with contextlib.suppress(Exception, SystemExit):
+            self._wandb.teardown()
 
 
 def _require_wandb() -> Any:
@@ -435,7 +493,7 @@ def _start_wandb(run_dir: Path, config: dict[str, Any], project: str | None, ent
                 mode=mode,
                 settings=settings,
             )
-            return [_WandB(run)]
+            return [_WandB(run, wandb)]
         except Exception as error:
             going_on = f"without it; {METRICS} has everything" if mode == "offline" else "offline"
             _say(f"Weights & Biases could not start {mode} ({' '.join(str(error).split())}); going on {going_on}")

@@ -193,8 +193,8 @@ def stage_of(run_dir: Path) -> str:
 
 
 def kill_at_random_times(runner: Runner, case: Case, run_dir: Path, kills: int, rng: random.Random) -> Killed:
-    """Kill so many times, each within the time that a new run would take, then let the run finish."""
-    killed, longest = Killed(), runner.seconds[case]
+    """Kill so many times, on average spread evenly over the time that the run takes, then let it finish."""
+    killed, longest = Killed(), 2 * runner.seconds[case] / (kills + 1)
     while killed.kills < kills:
         outcome = runner.run(case, run_dir, resume=run_dir.exists(), die_after=rng.uniform(0, longest))
         if killed.count(outcome):
@@ -226,10 +226,13 @@ def curves_of(run_dir: Path) -> dict[str, list[int]]:
 
 def assert_same_run(run_dir: Path, whole: Path) -> None:
     """The killed run has the same metrics and the same agent as the whole one, to the byte, and no rubbish beside."""
-    assert metric_lines(run_dir) == metric_lines(whole)
-    assert curves_of(run_dir) == curves_of(whole)
-    assert (run_dir / "agent.safetensors").read_bytes() == (whole / "agent.safetensors").read_bytes()
-    assert files_of(run_dir) == files_of(whole)
+    pair = f"of {run_dir} and {whole}"
+    assert metric_lines(run_dir) == metric_lines(whole), f"metrics.csv {pair}"
+    assert curves_of(run_dir) == curves_of(whole), f"TensorBoard's curves {pair}"
+    agents = [(folder / "agent.safetensors").read_bytes() for folder in (run_dir, whole)]
+    assert agents[0] == agents[1], f"agent.safetensors {pair}"
+    assert files_of(run_dir) == files_of(whole), f"the files {pair}"
     rubbish = [path for path in run_dir.rglob("*") if path.name.startswith(".tmp-") or path.suffix == ".tmp"]
-    assert rubbish == []
-    assert len(list(run_dir.glob("checkpoint/0*"))) == len(list(whole.glob("checkpoint/0*"))) == 2
+    assert rubbish == [], f"left lying about: {rubbish}"
+    checkpoints = [len(list(folder.glob("checkpoint/0*"))) for folder in (run_dir, whole)]
+    assert checkpoints == [2, 2], f"the number of checkpoints {pair}: {checkpoints}"

@@ -17,7 +17,6 @@ INTERVAL = 5_000  # of checkpoints and evaluations: everything that a run does h
 WARM_UP = BUFFER + 2 * INTERVAL  # all memory that a run needs has been used by then
 SETTINGS = {
     "env-id": "Pendulum-v1",
-    "total-frames": FRAMES,
     "buffer-size": BUFFER,
     "checkpoint-interval": INTERVAL,
     "eval-interval": INTERVAL,
@@ -41,9 +40,10 @@ class Sample:
     handles: int
 
 
-def train_and_sample(script: Path, run_dir: Path, every: float = 2.0) -> Iterator[Sample]:
+def train_and_sample(script: Path, run_dir: Path, frames: int, every: float = 2.0) -> Iterator[Sample]:
     """Train in a process of its own, and look at it until it is done; a run that fails is an error."""
-    words = [word for name, value in SETTINGS.items() for word in (f"--{name}", *str(value).split())]
+    settings = SETTINGS | {"total-frames": frames}
+    words = [word for name, value in settings.items() for word in (f"--{name}", *str(value).split())]
     with open(run_dir.with_suffix(".log"), "wb") as log:
         started = time.monotonic()
         process = subprocess.Popen([sys.executable, script, *words, "--run-dir", run_dir], stdout=log, stderr=log)
@@ -58,18 +58,20 @@ def train_and_sample(script: Path, run_dir: Path, every: float = 2.0) -> Iterato
         raise RuntimeError(f"{script} ended with {process.returncode}: {run_dir.with_suffix('.log').read_text()}")
 
 
-def summarize(samples: list[Sample]) -> dict[str, Any]:
+def summarize(samples: list[Sample], frames: int) -> dict[str, Any]:
     """How flat memory and open files were between the warm-up and the end of training (drawing the curve needs more).
 
     A file is open for a moment now and then, so that handles are compared by the fewest in each half.
 
     >>> cold, warm = Sample(0, 100, 10, 4), [Sample(1, 30_000, 100, 4), Sample(2, 60_000, 104, 5)]
     >>> warm += [Sample(3, 90_000, 99, 4), Sample(4, 120_000, 100, 5)]
-    >>> summary = summarize([cold, *warm, Sample(5, FRAMES, 400, 9)])
+    >>> summary = summarize([cold, *warm, Sample(5, FRAMES, 400, 9)], FRAMES)
     >>> summary["samples"], round(summary["rss_spread"], 4), summary["handles_growth"]
     (4, 0.0505, 0)
     """
-    warm = [sample for sample in samples if WARM_UP <= sample.frame < FRAMES]
+    warm = [sample for sample in samples if WARM_UP <= sample.frame < frames]
+    if len(warm) < 2:
+        raise ValueError(f"needs samples between frame {WARM_UP} and the last, {frames}; got {len(warm)}")
     rss, handles = [sample.rss for sample in warm], [sample.handles for sample in warm]
     half = len(warm) // 2
     return {

@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 import sac_continuous as sac
 import taac_continuous as taac
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_run import Args, Number, main, metric_lines, plot_curve, record
 
 from taac_wrappers.training import run as run_module
 from taac_wrappers.training import tracking
 from taac_wrappers.training.checkpoint import CheckpointStore
-from taac_wrappers.training.tracking import read_metrics
+from taac_wrappers.training.tracking import Tracker, read_metrics
 
-# What the thread of TensorBoard's writer dies of is also what it is left out for.
+# What the thread of TensorBoard's writer dies of is noticed at the next call of the writer.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 RUN = Path("run")
@@ -111,6 +112,69 @@ def test_what_a_full_disk_left_out_of_the_metrics_comes_later(monkeypatch, capsy
         assert main(Args(run_dir=RUN, total_frames=60), at_frame) == 0
     assert len(set(sizes[20:50])) == 1
     assert metric_lines(RUN) == metric_lines(Path("whole"))
+
+
+def curves_of(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows; of the metric that measures time only when."""
+    accumulator = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    tags = accumulator.Tags()["scalars"]
+    return {tag: [(e.step, 0 if "SPS" in tag else e.value) for e in accumulator.Scalars(tag)] for tag in tags}
+
+
+def test_what_a_full_disk_left_out_of_tensorboard_comes_later(monkeypatch, capsys):
+    args = Args(total_frames=120, checkpoint_interval=30)
+    main(replace(args, run_dir=Path("whole")))
+    clock, disk = Clock(monkeypatch), contextlib.ExitStack()
+    capsys.readouterr()
+
+    def at_frame(counters: run_module.Counters) -> None:
+        clock(counters)
+        if counters.frames == 20:
+            disk.enter_context(full_disk((RUN / "metrics.csv").stat().st_size))
+        if counters.frames == 50:
+            disk.close()
+
+    with disk:
+        assert main(replace(args, run_dir=RUN), at_frame) == 0
+    assert capsys.readouterr().err.count("TensorBoard cannot be written ([Errno 27] File too large") == 1
+    assert len(list((RUN / "tensorboard").iterdir())) == 2
+    assert curves_of(RUN) == curves_of(Path("whole"))
+
+
+@pytest.mark.parametrize("full_at", [0, 1, 2, 3])
+def test_tensorboard_loses_nothing_whenever_the_disk_is_full(monkeypatch, capsys, full_at):
+    records = [(5, {"a": 1.0}), (5, {"b": 2.0}), (6, {"a": 3.0}), (7, {"a": 4.0, "b": 5.0})]
+    whole = {"a": [(5, 1.0), (6, 3.0), (7, 4.0)], "b": [(5, 2.0), (7, 5.0)]}
+    clock = Clock(monkeypatch)
+    RUN.mkdir()
+    tracker = Tracker(RUN, {})
+    (events,) = (RUN / "tensorboard").iterdir()
+    for number, (frame, metrics) in enumerate(records):
+        size = events.stat().st_size
+        with full_disk(size + 5) if number == full_at else contextlib.nullcontext():  # the next event is torn
+            tracker.log(frame, metrics)
+            tracker.flush()
+        grown = events.stat().st_size - size
+        assert grown > 5 if number < full_at else grown == (5 if number == full_at else 0)
+    assert curves_of(RUN) != whole  # within the same minute nothing is tried
+    clock.now += 60
+    tracker.flush()
+    assert curves_of(RUN) == whole
+    tracker.close()
+    assert curves_of(RUN) == whole
+    assert capsys.readouterr().err.count("TensorBoard cannot be written ([Errno 27] File too large)") == 1
+
+
+def test_tensorboard_gets_what_it_missed_at_the_latest_at_the_end(capsys):
+    RUN.mkdir()
+    with full_disk(40):  # room for metrics.csv
+        tracker = Tracker(RUN, {})
+        tracker.log(5, {"a": 1.0})
+        tracker.flush()
+    assert "TensorBoard cannot be written" in capsys.readouterr().err
+    tracker.close()
+    assert curves_of(RUN) == {"a": [(5, 1.0)]}
 
 
 @pytest.mark.parametrize("first_save", [True, False])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,7 +19,7 @@ import taac_continuous as taac
 
 from taac_wrappers.training import run as run_module
 from taac_wrappers.training import tracking
-from taac_wrappers.training.tracking import Tracker
+from taac_wrappers.training.tracking import Tracker, read_metrics
 
 both_scripts = pytest.mark.parametrize("script", [taac, sac], ids=["taac", "sac"])
 
@@ -30,7 +32,7 @@ class Network(types.ModuleType):
         self.gone_at, self.hangs = gone_at, hangs
         self.back = threading.Event()
         self.logged: list[dict] = []
-        self.finished = 0
+        self.finished = self.torn_down = 0
         self.Settings = lambda **settings: types.SimpleNamespace(**settings)
 
     def init(self, **arguments):
@@ -51,6 +53,11 @@ class Network(types.ModuleType):
 
     def finish(self):
         self.finished += 1
+
+    def teardown(self):
+        self.torn_down += 1
+        if self.hangs:
+            self.back.wait(30)
 
 
 @pytest.fixture
@@ -91,12 +98,12 @@ def test_hanging_holds_up_nothing_and_loses_nothing(tmp_path, network, capsys):
     wandb.back.set()
     tracker.close()
     assert [record["frame"] for record in wandb.logged] == list(range(500))
-    assert wandb.finished == 1
+    assert (wandb.finished, wandb.torn_down) == (1, 0)
     assert "failed" not in capsys.readouterr().err
 
 
 def test_a_run_does_not_wait_for_ever_at_its_end(tmp_path, network, monkeypatch, capsys):
-    network(gone_at=3, hangs=True)
+    wandb = network(gone_at=3, hangs=True)
     monkeypatch.setattr(tracking, "WANDB_FINISH_SECONDS", -4.9)  # five more are granted
     tracker = Tracker(tmp_path, {}, track=True)
     log(tracker, 10)
@@ -106,6 +113,7 @@ def test_a_run_does_not_wait_for_ever_at_its_end(tmp_path, network, monkeypatch,
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "Weights & Biases failed and is left out from here on (it does not finish); metrics.csv goes on"
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 11
+    assert wandb.torn_down == 1
 
 
 def test_what_waits_for_it_is_bounded(tmp_path, network, monkeypatch, capsys):
@@ -120,7 +128,7 @@ def test_what_waits_for_it_is_bounded(tmp_path, network, monkeypatch, capsys):
     )
     assert line == expected
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 101
-    assert wandb.finished == 0
+    assert (wandb.finished, wandb.torn_down) == (0, 1)
 
 
 SMALL = {
@@ -142,13 +150,67 @@ def test_both_scripts_train_on_as_if_nothing_had_happened(script, hangs, network
     monkeypatch.setattr(tracking, "WANDB_FINISH_SECONDS", -4.9)
     args = replace(script.Args.for_task("Pendulum-v1"), **SMALL)
     assert script.main(replace(args, run_dir=Path("alone"))) == 0
-    network(gone_at=2, hangs=hangs)
+    wandb = network(gone_at=2, hangs=hangs)
     capsys.readouterr()
     assert script.main(replace(args, run_dir=Path("tracked"), track=True)) == 0
+    assert wandb.torn_down == 1
     said = capsys.readouterr().err
     assert said.count("Weights & Biases failed and is left out from here on") == 1
     assert (Path("tracked") / "agent.safetensors").read_bytes() == (Path("alone") / "agent.safetensors").read_bytes()
     assert (Path("tracked") / "metrics.csv").read_bytes() == (Path("alone") / "metrics.csv").read_bytes()
+
+
+# --- The real wandb: its service is a process of its own, and its hook at exit waits for that -------------------------
+
+WITH_LITTLE_PATIENCE = """
+import runpy, sys
+from taac_wrappers.training import tracking
+tracking.WANDB_FINISH_SECONDS = -3  # five more are granted
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def service_of(pid: int) -> int:
+    """The process that wandb started."""
+    children = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")).split()
+    (service,) = [child for child in children if b"wandb" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return int(service)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_service_of_the_real_wandb_dies_or_hangs(number, tmp_path):
+    run_dir, log = tmp_path / "run", tmp_path / "log"
+    settings = SMALL | {"total_frames": 1000, "checkpoint_interval": 100, "eval_interval": 500, "hidden": "8 8"}
+    settings |= {"env_id": "Pendulum-v1", "run_dir": run_dir, "track": ""}
+    flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", *str(value).split())]
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WITH_LITTLE_PATIENCE, sac.__file__, *flags],
+            stdout=output,
+            stderr=output,
+            env=os.environ | {"WANDB_MODE": "offline", "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+    service = None
+    try:
+        while not list(run_dir.glob("checkpoint/0*")):
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.01)
+        service = service_of(process.pid)
+        os.kill(service, number)
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        process.kill()
+        if service is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(service, signal.SIGKILL)
+    said = log.read_text()
+    assert said.count("Weights & Biases failed and is left out from here on (") == 1
+    assert "Traceback" not in said
+    assert "final/score" in read_metrics(run_dir / "metrics.csv")
+
+
+# --- Signals ---------------------------------------------------------------------------------------------------------
 
 
 @both_scripts
