@@ -42,6 +42,7 @@ from taac_wrappers.training.run import (
     pick_device,
 )
 from taac_wrappers.training.tasks import settings_for
+from taac_wrappers.training.weights import as_vector
 
 METHOD = "sac"
 LOG_INTERVAL = 500  # frames
@@ -165,12 +166,12 @@ def td_target(args: Args, agent: SACAgent, target_critics: TwinCritics, batch: B
 
 
 def critic_loss(agent: SACAgent, batch: Batch, target: Tensor) -> Tensor:
-    """Squared TD error of both critics."""
+    """Squared TD error of both critics; [M], before the mean."""
     q = ValuePass(agent.critics, batch.observation, batch.action)
     error = q.values - target
     assert error.shape == (2, len(target))
-    q.backward(2 * error / len(target))
-    return error.square().sum(0).mean()
+    q.write_gradients(2 * error / len(target))
+    return error.square().sum(0)
 
 
 def actor_loss(agent: SACAgent, batch: Batch, at: Decisions) -> Tensor:
@@ -179,8 +180,10 @@ def actor_loss(agent: SACAgent, batch: Batch, at: Decisions) -> Tensor:
     loss = temperature * at.candidate.log_prob - at.q_new.minimum
     assert loss.shape == batch.acting_weight.shape
     weight = batch.acting_weight / len(loss)
-    at.candidate.backward(action=-weight.unsqueeze(1) * at.q_new.action_gradient(), log_prob=weight * temperature)
-    return (weight * loss).sum()
+    at.candidate.write_gradients(
+        action=-weight.unsqueeze(1) * at.q_new.action_gradient(), log_prob=weight * temperature
+    )
+    return batch.acting_weight * loss
 
 
 def temperature_loss(agent: SACAgent, batch: Batch, entropy: Tensor, entropy_target: float) -> Tensor:
@@ -206,9 +209,10 @@ class Learner:
     def __init__(self, args: Args, agent: SACAgent):
         self.args, self.agent = args, agent
         self.target_critics = copy.deepcopy(agent.critics).requires_grad_(False)
-        self.critic_parameters: list[Tensor] = list(agent.critics.parameters())
-        self.target_parameters: list[Tensor] = list(self.target_critics.parameters())
-        self.optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-7, fused=True)
+        self.critic_weights, self.target_weights = as_vector(agent.critics), as_vector(self.target_critics)
+        temperatures = agent.parameters(recurse=False)
+        everything = [self.critic_weights, as_vector(agent.actor), *temperatures]
+        self.optimizer = torch.optim.Adam(everything, lr=args.learning_rate, eps=1e-7, fused=True)
         self.normalizer = None if args.reward_clip is None else AdaptiveNormalizer(clip=args.reward_clip)
         self.entropy_targets = entropy_targets_of(args, agent)
 
@@ -221,10 +225,10 @@ class Learner:
             reward = self.normalizer.normalize(reward)
         return Batch(windows, reward, self.agent.device)
 
-    @torch.no_grad()  # every loss below computes its own gradients
+    @torch.no_grad()  # every loss writes its own gradients
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
+        """One step of everything; what it returns is averaged by whoever looks at it."""
         args, agent = self.args, self.agent
-        self.optimizer.zero_grad()
         at = decide(agent, batch)
         target = td_target(args, agent, self.target_critics, batch, at)
         entropy = -at.candidate.log_prob
@@ -235,13 +239,13 @@ class Learner:
         self.optimizer.step()
         counters.updates += 1
         if counters.updates % args.target_interval == 0:
-            torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
+            self.target_weights.lerp_(self.critic_weights, args.tau)
         return {
             "losses/critic": loss_q,
             "losses/actor": loss_pi,
             "losses/temperature": loss_alpha,
-            "losses/q_values": target.mean(),
-            "losses/action_entropy": entropy.mean(),
+            "losses/q_values": target,
+            "losses/action_entropy": entropy,
             "losses/action_temperature": agent.log_action_temperature.exp(),
         }
 
@@ -315,7 +319,7 @@ def main(args: Args) -> int:
                         state.check_finite()
 
             if counters.due(LOG_INTERVAL):
-                run.log_progress(counters, state.metrics)
+                run.log_progress(counters, state.averages())
             if counters.due(args.eval_interval) and counters.updates:
                 run.evaluate(counters, agent.policy())
             if counters.due(args.checkpoint_interval):

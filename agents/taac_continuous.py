@@ -52,6 +52,7 @@ from taac_wrappers.training.run import (
     pick_device,
 )
 from taac_wrappers.training.tasks import settings_for
+from taac_wrappers.training.weights import as_vector
 
 METHOD = "taac"
 MIN_SWITCH_TEMPERATURE = 1e-4
@@ -224,12 +225,12 @@ def td_target(args: Args, target_critics: TwinCritics, batch: Batch, at: Decisio
 
 
 def critic_loss(agent: TAACAgent, batch: Batch, target: Tensor) -> Tensor:
-    """Squared TD error of both critics, Eq. 3 with the target of Eq. 4."""
+    """Squared TD error of both critics, Eq. 3 with the target of Eq. 4; [M], before the mean."""
     q = ValuePass(agent.critics, batch.observation, batch.action)
     error = q.values - target
     assert error.shape == (2, len(target))
-    q.backward(2 * error / len(target))
-    return error.square().sum(0).mean()
+    q.write_gradients(2 * error / len(target))
+    return error.square().sum(0)
 
 
 def actor_loss(agent: TAACAgent, batch: Batch, at: Decisions) -> Tensor:
@@ -238,10 +239,10 @@ def actor_loss(agent: TAACAgent, batch: Batch, at: Decisions) -> Tensor:
     loss = temperature * at.candidate.log_prob - beta * at.q_new.minimum
     assert loss.shape == batch.acting_weight.shape
     weight = batch.acting_weight / len(loss)
-    at.candidate.backward(
+    at.candidate.write_gradients(
         action=(-weight * beta).unsqueeze(1) * at.q_new.action_gradient(), log_prob=weight * temperature
     )
-    return (weight * loss).sum()
+    return batch.acting_weight * loss
 
 
 def temperature_loss(agent: TAACAgent, batch: Batch, entropies: Tensor, entropy_targets: Tensor) -> Tensor:
@@ -276,9 +277,10 @@ class Learner:
     def __init__(self, args: Args, agent: TAACAgent):
         self.args, self.agent = args, agent
         self.target_critics = copy.deepcopy(agent.critics).requires_grad_(False)
-        self.critic_parameters: list[Tensor] = list(agent.critics.parameters())
-        self.target_parameters: list[Tensor] = list(self.target_critics.parameters())
-        self.optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-7, fused=True)
+        self.critic_weights, self.target_weights = as_vector(agent.critics), as_vector(self.target_critics)
+        temperatures = agent.parameters(recurse=False)
+        everything = [self.critic_weights, as_vector(agent.actor), *temperatures]
+        self.optimizer = torch.optim.Adam(everything, lr=args.learning_rate, eps=1e-7, fused=True)
         self.normalizer = None if args.reward_clip is None else AdaptiveNormalizer(clip=args.reward_clip)
         self.entropy_targets = entropy_targets_of(args, agent)
 
@@ -291,10 +293,10 @@ class Learner:
             reward = self.normalizer.normalize(reward)
         return Batch(windows, reward, self.agent.device)
 
-    @torch.no_grad()  # every loss below computes its own gradients
+    @torch.no_grad()  # every loss writes its own gradients
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
+        """One step of everything; what it returns is averaged by whoever looks at it."""
         args, agent = self.args, self.agent
-        self.optimizer.zero_grad()
         at = decide(agent, batch)
         target = td_target(args, self.target_critics, batch, at)
         entropies = torch.stack([binary_entropy(at.beta[batch.deeper :]), -at.candidate.log_prob])
@@ -306,16 +308,15 @@ class Learner:
         agent.log_switch_temperature.clamp_(min=math.log(MIN_SWITCH_TEMPERATURE))
         counters.updates += 1
         if counters.updates % args.target_interval == 0:
-            torch._foreach_lerp_(self.target_parameters, self.critic_parameters, args.tau)
-        switch_entropy, action_entropy = entropies.mean(1)
+            self.target_weights.lerp_(self.critic_weights, args.tau)
         return {
             "losses/critic": loss_q,
             "losses/actor": loss_pi,
             "losses/temperature": loss_alpha,
-            "losses/q_values": target.mean(),
-            "losses/switch_probability": at.beta[batch.deeper :].mean(),
-            "losses/switch_entropy": switch_entropy,
-            "losses/action_entropy": action_entropy,
+            "losses/q_values": target,
+            "losses/switch_probability": at.beta[batch.deeper :],
+            "losses/switch_entropy": entropies[0],
+            "losses/action_entropy": entropies[1],
             "losses/switch_temperature": agent.log_switch_temperature.exp(),
             "losses/action_temperature": agent.log_action_temperature.exp(),
         }
@@ -391,7 +392,7 @@ def main(args: Args) -> int:
                         state.check_finite()
 
             if counters.due(LOG_INTERVAL):
-                run.log_progress(counters, state.metrics)
+                run.log_progress(counters, state.averages())
             if counters.due(args.eval_interval) and counters.updates:
                 run.evaluate(counters, agent.policy())
             if counters.due(args.checkpoint_interval):

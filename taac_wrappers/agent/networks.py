@@ -84,9 +84,10 @@ class TwinCritics(nn.Module):
         self.head_weight = nn.Parameter(torch.empty(2, 1, sizes[-1]).uniform_(-0.003, 0.003))  # values start near zero
         self.head_bias = nn.Parameter(torch.zeros(2, 1))
 
-    def layers(self, critic: int) -> list[tuple[Tensor, Tensor]]:
-        """Weights ``[in, out]`` and biases ``[out]`` of the hidden layers of one critic."""
-        return [(layer.weight[critic], layer.bias[critic, 0]) for layer in self.hidden]
+    def layers(self) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
+        """Weights ``[in, out]`` and biases ``[out]`` of the hidden layers of each critic."""
+        twins = [(*layer.weight.unbind(), *layer.bias.squeeze(1).unbind()) for layer in self.hidden]
+        return [(weight, bias) for weight, _, bias, _ in twins], [(weight, bias) for _, weight, _, bias in twins]
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         """One critic and some rows after the other, so that all stays in the cache.
@@ -94,12 +95,18 @@ class TwinCritics(nn.Module):
         Against batched products this saves 2 to 8 % of an update of TAAC with 256 windows and 14 % with 4096.
         """
         x = torch.cat([observation, action], dim=-1)
-        return torch.stack([torch.cat([self._one(critic, rows) for rows in x.split(CACHE_ROWS)]) for critic in (0, 1)])
+        if len(x) <= CACHE_ROWS:
+            return self._values(x)
+        return torch.cat([self._values(rows) for rows in x.split(CACHE_ROWS)], dim=1)
 
-    def _one(self, critic: int, x: Tensor) -> Tensor:
-        for weight, bias in self.layers(critic):
-            x = torch.relu_(torch.addmm(bias, x, weight))
-        return x @ self.head_weight[critic, 0] + self.head_bias[critic]
+    def _values(self, x: Tensor) -> Tensor:
+        values = []
+        for layers, head_weight in zip(self.layers(), self.head_weight.squeeze(1).unbind(), strict=True):
+            hidden = x
+            for weight, bias in layers:
+                hidden = torch.relu_(torch.addmm(bias, hidden, weight))
+            values.append(hidden @ head_weight)
+        return torch.stack(values) + self.head_bias
 
     def minimum(self, observation: Tensor, action: Tensor) -> Tensor:
         """The smaller of both values, ``[B]``: the pessimism that every use of a value shares."""

@@ -286,16 +286,20 @@ class TrainingState:
     rng: np.random.Generator
     prev_action: np.ndarray
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """Of the last update."""
+    """Of the last update: numbers, or tensors whose averages they are."""
 
     def __post_init__(self) -> None:
         self.counters = self.envs.counters = Counters(self.envs.num_envs)
 
     def check_finite(self) -> None:
         """Raise NotFinite if the last update's metrics, a weight or the optimizer is nan or inf."""
-        require_finite(self.metrics)
+        require_finite(self.averages())
         require_finite(self._weights())
         require_finite(flatten_optimizer(self.optimizer)[0])
+
+    def averages(self) -> dict[str, float]:
+        """The metrics of the last update as numbers: only now, because most updates are looked at by nobody."""
+        return {name: torch.as_tensor(value).mean().item() for name, value in self.metrics.items()}
 
     def _weights(self) -> dict[str, torch.Tensor]:
         return {
@@ -322,7 +326,7 @@ class TrainingState:
         }
         meta = {
             "counters": dataclasses.asdict(self.counters),
-            "metrics": [[name, float(value)] for name, value in self.metrics.items()],  # pairs keep their order
+            "metrics": [[name, value] for name, value in self.averages().items()],  # pairs keep their order
             "optimizer": optimizer_meta,
             "rng": rng_meta,
             "normalizer": None if self.normalizer is None else _plain(self.normalizer.state_dict()),

@@ -55,9 +55,9 @@ def calls_of(learner) -> Iterator[list[Call]]:
     with pytest.MonkeyPatch.context() as patch:
         for kind, network, way, method, rows in (
             (PolicyPass, "actor", "pass", "__init__", lambda policy: len(policy.action)),
-            (PolicyPass, "actor", "to weights", "backward", lambda policy: len(policy.log_prob)),
+            (PolicyPass, "actor", "to weights", "write_gradients", lambda policy: len(policy.log_prob)),
             (ValuePass, "critics", "pass", "__init__", lambda values: len(values.minimum)),
-            (ValuePass, "critics", "to weights", "backward", lambda values: len(values.minimum)),
+            (ValuePass, "critics", "to weights", "write_gradients", lambda values: len(values.minimum)),
             (ValuePass, "critics", "to actions", "action_gradient", lambda values: len(values.minimum)),
         ):
             patch.setattr(kind, method, after(getattr(kind, method), network, way, rows))

@@ -181,7 +181,7 @@ def main(args: Args, at_frame: Any = lambda counters: None) -> int:
                 counters.updates += 1
                 state.metrics = {"losses/number": loss.detach()}
             if counters.due(5):
-                run.log_progress(counters, state.metrics)
+                run.log_progress(counters, state.averages())
             if counters.due(args.eval_interval):
                 run.evaluate(counters, agent)
             if counters.due(args.checkpoint_interval):
