@@ -156,7 +156,6 @@ def decide(agent: SACAgent, batch: Batch) -> Decisions:
     return Decisions(candidate, q_new)
 
 
-@torch.no_grad()
 def td_target(args: Args, agent: SACAgent, target_critics: TwinCritics, batch: Batch, at: Decisions) -> Tensor:
     """One-step targets, [M]. Entropy is a reward like any other: as in the authors' code, also at the last state."""
     entropy_bonus = agent.log_action_temperature.exp() * -at.candidate.log_prob[: batch.nodes]

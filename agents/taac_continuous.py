@@ -191,7 +191,6 @@ def decide(agent: TAACAgent, batch: Batch) -> Decisions:
     return Decisions(candidate, q_new, beta)
 
 
-@torch.no_grad()
 def td_target(args: Args, target_critics: TwinCritics, batch: Batch, at: Decisions) -> Tensor:
     """Targets of the trained transitions, [M]: compare-through (Eq. 4), or the operator it is compared with."""
     observation, prev_action = batch.state_observation[: batch.nodes], batch.state_prev_action[: batch.nodes]

@@ -85,8 +85,8 @@ class TwinCritics(nn.Module):
         self.head_bias = nn.Parameter(torch.zeros(2, 1))
 
     def layers(self) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
-        """Weights ``[in, out]`` and biases ``[out]`` of the hidden layers of each critic."""
-        twins = [(*layer.weight.unbind(), *layer.bias.squeeze(1).unbind()) for layer in self.hidden]
+        """Weights ``[in, out]`` and biases ``[1, out]`` of the hidden layers of each critic."""
+        twins = [(*layer.weight.unbind(), *layer.bias.unbind()) for layer in self.hidden]
         return [(weight, bias) for weight, _, bias, _ in twins], [(weight, bias) for _, weight, _, bias in twins]
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:

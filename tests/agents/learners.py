@@ -63,11 +63,18 @@ def small_scene(script: ModuleType, *, double: bool = False, hidden: tuple[int, 
     return Scene(learner, windows, batch)
 
 
+def decided(script: ModuleType, agent: Any, batch: Batch) -> Any:
+    """What the script's ``decide`` finds, called as its ``update`` does."""
+    with torch.no_grad():
+        return script.decide(agent, batch)
+
+
 def gradients_of(loss: Callable[..., torch.Tensor], parameters: Sequence[torch.Tensor], *arguments: Any) -> tuple:
     """What a loss adds to the gradients of these parameters; None where that is nothing."""
     for parameter in parameters:
         parameter.grad = None
-    loss(*arguments)
+    with torch.no_grad():
+        loss(*arguments)
     return tuple(parameter.grad for parameter in parameters)
 
 

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from learners import SCRIPTS, filled_replay, small_scene
+from learners import SCRIPTS, decided, filled_replay, small_scene
 from slow_agents import slow_critic
 
 from taac_wrappers import AdaptiveNormalizer
@@ -22,8 +22,9 @@ def losses_of(script, learner, batch, seed: int) -> dict[str, torch.Tensor]:
     args, agent, deeper, weight = learner.args, learner.agent, batch.deeper, batch.acting_weight
     is_taac = script.METHOD == "taac"
     torch.manual_seed(seed)
-    at = script.decide(agent, batch)
-    target = script.td_target(args, *([] if is_taac else [agent]), learner.target_critics, batch, at)
+    at = decided(script, agent, batch)
+    with torch.no_grad():
+        target = script.td_target(args, *([] if is_taac else [agent]), learner.target_critics, batch, at)
     torch.manual_seed(seed)
     policy = agent.policy_distribution(batch.state_observation, *([batch.state_prev_action] if is_taac else []))
     candidate, log_prob = policy.sample_with_log_prob()
@@ -96,7 +97,9 @@ def test_the_critic_loss_is_the_sum_of_both_squared_errors(script):
         for which in (0, 1):
             q = slow_critic(learner.agent, which, windows.observation[b], windows.action[b])
             slow += (q - target[b].item()) ** 2 / len(target)
-    assert script.critic_loss(learner.agent, batch, target).mean().item() == pytest.approx(slow, rel=1e-5)
+    with torch.no_grad():
+        loss = script.critic_loss(learner.agent, batch, target).mean()
+    assert loss.item() == pytest.approx(slow, rel=1e-5)
 
 
 @BOTH

@@ -11,6 +11,14 @@ from gymnasium import spaces
 from taac_wrappers.agent import SACAgent, TAACAgent
 from taac_wrappers.training.passes import PolicyPass, ValuePass
 
+
+@pytest.fixture(autouse=True)
+def _without_autograd():
+    """As in the scripts; what is compared with them asks for it."""
+    with torch.no_grad():
+        yield
+
+
 HIDDEN = pytest.mark.parametrize("hidden", [(5,), (7, 4), (4, 6, 5)], ids=str)
 ROWS = 30
 
@@ -62,8 +70,10 @@ def test_a_policys_sample_and_its_gradients_are_those_of_torch(kind, first, hidd
     inputs = [observation, prev_action] if kind is TAACAgent else [observation]
     policy = PolicyPass(agent, *inputs, first=first)
     torch.manual_seed(5)
-    distribution = agent.policy_distribution(*inputs)
-    action, log_prob = distribution.sample_with_log_prob()
+    with torch.enable_grad():
+        distribution = agent.policy_distribution(*inputs)
+        action, log_prob = distribution.sample_with_log_prob()
+        loss = (action[first:] * by_action).sum() + (log_prob[first:] * by_log_prob).sum()
     assert policy.action.shape == (ROWS, 2)
     assert_same([policy.action, policy.log_prob], [action.detach(), log_prob[first:].detach()])
     clamped = (distribution.log_std.abs() == 1.0)[first:]
@@ -73,7 +83,7 @@ def test_a_policys_sample_and_its_gradients_are_those_of_torch(kind, first, hidd
     parameters = list(agent.actor.parameters())
     policy.write_gradients(action=by_action, log_prob=by_log_prob)
     found = gradients(parameters)
-    ((action[first:] * by_action).sum() + (log_prob[first:] * by_log_prob).sum()).backward()
+    loss.backward()
     assert_same(found, gradients(parameters))
     assert all(parameter.grad is None for parameter in agent.critics.parameters())
 
@@ -83,12 +93,14 @@ def test_both_values_and_their_gradients_are_those_of_torch(hidden):
     agent = make_agent(SACAgent, hidden)
     observation, action, by_values = rows(3), rows(2, seed=2), rows(ROWS, 2, seed=3)
     q = ValuePass(agent.critics, observation, action)
-    values = agent.critics(observation, action)
+    with torch.enable_grad():
+        values = agent.critics(observation, action)
+        loss = (values * by_values).sum()
     assert_same([q.values, q.minimum], [values.detach(), values.detach().amin(0)])
     parameters = list(agent.critics.parameters())
     q.write_gradients(by_values)
     found = gradients(parameters)
-    (values * by_values).sum().backward()
+    loss.backward()
     assert_same(found, gradients(parameters))
 
 
@@ -98,8 +110,9 @@ def test_the_smaller_value_leads_to_the_action(hidden):
     observation, action = rows(3), rows(2, seed=2).requires_grad_()
     q = ValuePass(agent.critics, observation, action.detach())
     assert 0 < (q.values[0] < q.values[1]).sum() < ROWS  # each critic is the smaller one somewhere
-    minimum = agent.critics.minimum(observation, action)
-    assert_same([q.action_gradient()], torch.autograd.grad(minimum.sum(), action))
+    with torch.enable_grad():
+        minimum = agent.critics.minimum(observation, action).sum()
+    assert_same([q.action_gradient()], torch.autograd.grad(minimum, action))
     assert all(parameter.grad is None for parameter in agent.parameters())
 
 
@@ -110,7 +123,9 @@ def test_one_critic_may_be_the_smaller_one_everywhere(always):
         agent.critics.head_bias[always] -= 1000
     observation, action = rows(3), rows(2, seed=2).requires_grad_()
     found = ValuePass(agent.critics, observation, action.detach()).action_gradient()
-    assert_same([found], torch.autograd.grad(agent.critics(observation, action)[always].sum(), action))
+    with torch.enable_grad():
+        value = agent.critics(observation, action)[always].sum()
+    assert_same([found], torch.autograd.grad(value, action))
 
 
 def test_where_both_values_are_equal_one_of_them_leads_to_the_action():
@@ -120,7 +135,9 @@ def test_where_both_values_are_equal_one_of_them_leads_to_the_action():
             parameter[1] = parameter[0]
     observation, action = rows(3), rows(2, seed=2).requires_grad_()
     found = ValuePass(agent.critics, observation, action.detach()).action_gradient()
-    assert_same([found], torch.autograd.grad(agent.critics(observation, action)[0].sum(), action))
+    with torch.enable_grad():
+        value = agent.critics(observation, action)[0].sum()
+    assert_same([found], torch.autograd.grad(value, action))
 
 
 def test_a_loss_that_is_left_to_torch_adds_to_what_was_written():
@@ -135,6 +152,16 @@ def test_a_loss_that_is_left_to_torch_adds_to_what_was_written():
     policy.write_gradients(action=torch.ones_like(action), log_prob=torch.ones(ROWS, dtype=torch.float64))
     written = [parameter.grad.clone() for parameter in parameters]
     torch.manual_seed(0)
-    sample, log_prob = agent.policy_distribution(observation, action).sample_with_log_prob()
-    (agent.critics(observation, action).sum() + sample.sum() + log_prob.sum()).backward()
+    with torch.enable_grad():
+        sample, log_prob = agent.policy_distribution(observation, action).sample_with_log_prob()
+        (agent.critics(observation, action).sum() + sample.sum() + log_prob.sum()).backward()
     assert_same(gradients(parameters), [2 * gradient for gradient in written])
+
+
+def test_passes_that_torch_would_record_are_refused():
+    agent = make_agent(SACAgent)
+    with torch.enable_grad():
+        with pytest.raises(RuntimeError, match=r"torch\.no_grad"):
+            PolicyPass(agent, rows(3))
+        with pytest.raises(RuntimeError, match=r"torch\.no_grad"):
+            ValuePass(agent.critics, rows(3), rows(2))
