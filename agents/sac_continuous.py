@@ -138,7 +138,8 @@ def make_agent(args: Args, observation_space, action_space) -> SACAgent:
     return SACAgent(observation_space, action_space, hidden=args.hidden, log_std_min=args.log_std_min)
 
 
-# --- Learning: every function below is one block of the paper -------------------------------------------------------
+# --- Learning: every function below is one block of the paper, and every loss writes its own gradients --------------
+# (taac_wrappers/training/passes.py says why, and the tests compare them with torch's).
 
 
 @dataclass

@@ -166,7 +166,8 @@ def make_agent(args: Args, observation_space, action_space) -> TAACAgent:
     )
 
 
-# --- Learning: every function below is one block of the paper -------------------------------------------------------
+# --- Learning: every function below is one block of the paper, and every loss writes its own gradients --------------
+# (taac_wrappers/training/passes.py says why, and the tests compare them with torch's).
 
 
 @dataclass
