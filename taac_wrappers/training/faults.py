@@ -103,7 +103,10 @@ class WatchedEnvs:
             ``[num_envs]``, and infos: where ``infos["_episode"]``, an episode has ended with the raw return
             ``infos["episode"]["r"]`` after ``infos["episode"]["l"]`` frames.
         """
-        require_finite({"the action": action})  # else environments would be blamed for what the learner did
+        # Else environments would be blamed for what the learner did.
+        if action.shape != self.action_space.shape:
+            raise ValueError(f"action must have shape {self.action_space.shape}, got {action.shape}")
+        require_finite({"the action": action})
         observation, reward, terminated, truncated, infos = self._engine.step(action)
         reasons = self._engine.failed | _not_finite(observation, reward)
         if reasons or self._in_a_row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -462,6 +463,20 @@ def test_a_reward_that_is_not_finite_fails_an_evaluation(monkeypatch):
     monkeypatch.setitem(gym.registry, spec.id, spec)
     with pytest.raises(EnvFault, match="gave the reward nan"):
         evaluate(Still(), make_env(spec.id), 2, seed=0)
+
+
+@pytest.mark.parametrize("engine", ["sync", "async"])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (2, 2), (2,)], ids=str)
+def test_an_action_of_the_wrong_shape_is_the_callers_fault_and_changes_nothing(shape, engine):
+    with contextlib.closing(make_vector_env("Pendulum-v1", 2, engine=engine)) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(ValueError, match=re.escape(f"action must have shape (2, 1), got {shape}")):
+            envs.step(np.zeros(shape, np.float32))
+        observation = envs.step(np.full((2, 1), 0.5, np.float32))[0]
+        assert envs.stop_reason is None
+    with contextlib.closing(make_vector_env("Pendulum-v1", 2)) as untouched:
+        untouched.reset(seed=0)
+        np.testing.assert_array_equal(observation, untouched.step(np.full((2, 1), 0.5, np.float32))[0])
 
 
 def test_an_error_of_the_policy_is_not_the_environments():
