@@ -33,6 +33,8 @@ HALFCHEETAH = {
     "SAC, seed 3": "sac_s3",
     "Stable-Baselines3's SAC, seed 0": "sb3_sac_s0",
     "Stable-Baselines3's SAC, seed 1": "sb3_sac_s1",
+    "Stable-Baselines3's, started like ours, seed 0": "sb3_sac_our_start_s0",
+    "Stable-Baselines3's, started like ours, seed 1": "sb3_sac_our_start_s1",
 }
 """What each file of halfcheetah/ is."""
 
@@ -93,10 +95,10 @@ def draw_halfcheetah(runs: dict[str, Metrics], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(6.5, 3.8), constrained_layout=True)
     for name, metrics in runs.items():
         frames, scores = metrics["eval/score"]
-        ours = not name.startswith("Stable")
-        axis.plot(
-            frames / 1000, scores, color="tab:blue" if ours else "tab:gray", linestyle="-" if ours else "--", label=name
-        )
+        style = {"color": "tab:blue"}
+        if name.startswith("Stable"):
+            style = {"color": "tab:orange" if "like ours" in name else "tab:gray", "linestyle": "--"}
+        axis.plot(frames / 1000, scores, label=name, **style)
     axis.set_xlabel("thousand frames")
     axis.set_ylabel("score (mean of 10 episodes, mode)")
     axis.set_title("SAC on HalfCheetah-v5")
