@@ -19,11 +19,15 @@ def as_vector(module: nn.Module) -> nn.Parameter:
     ([[3.0, 3.0]], [3.0])
     """
     parameters = list(module.parameters())
-    vector = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
-    vector.grad = torch.zeros_like(vector)
     sizes = [parameter.numel() for parameter in parameters]
-    for parameter, weights, gradient in zip(
-        parameters, vector.detach().split(sizes), vector.grad.split(sizes), strict=True
-    ):
-        parameter.data, parameter.grad = weights.view_as(parameter), gradient.view_as(parameter)
+    trained = any(parameter.requires_grad for parameter in parameters)
+    vector = nn.Parameter(
+        torch.cat([parameter.detach().reshape(-1) for parameter in parameters]), requires_grad=trained
+    )
+    for parameter, weights in zip(parameters, vector.detach().split(sizes), strict=True):
+        parameter.data = weights.view_as(parameter)
+    if trained:
+        vector.grad = torch.zeros_like(vector)
+        for parameter, gradient in zip(parameters, vector.grad.split(sizes), strict=True):
+            parameter.grad = gradient.view_as(parameter)
     return vector

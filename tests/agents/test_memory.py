@@ -25,7 +25,10 @@ def test_an_update_keeps_no_graph(script):
     for _ in range(40):
         action, observation = rng.random((1, 2), np.float32), rng.random((1, 3), np.float32)
         replay.add(action, ~no, rng.random(1), no, no, observation)
-    before = [target.clone() for target in learner.target_parameters]
+    before = [target.clone() for target in learner.target_critics.parameters()]
     metrics = learner.update(learner.sample(replay), Counters(1))
-    assert all((old != new).any() for old, new in zip(before, learner.target_parameters, strict=True))
-    assert not any(value.requires_grad for value in [*learner.target_parameters, *metrics.values()])
+    after = list(learner.target_critics.parameters())
+    assert all((old != new).any() for old, new in zip(before, after, strict=True))
+    kept = [learner.target_weights, learner.critic_weights, *after, *learner.agent.parameters(), *metrics.values()]
+    assert all(value.grad_fn is None for value in kept)
+    assert not any(value.requires_grad for value in [learner.target_weights, *after, *metrics.values()])

@@ -184,12 +184,14 @@ def test_the_service_of_the_real_wandb_dies_or_hangs(number, tmp_path):
     settings = SMALL | {"total_frames": 1000, "checkpoint_interval": 100, "eval_interval": 500, "hidden": "8 8"}
     settings |= {"env_id": "Pendulum-v1", "run_dir": run_dir, "track": ""}
     flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", *str(value).split())]
+    # Not WANDB_SERVICE, by which a process finds the service that another test may have started in this one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     with open(log, "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", WITH_LITTLE_PATIENCE, sac.__file__, *flags],
             stdout=output,
             stderr=output,
-            env=os.environ | {"WANDB_MODE": "offline", "PYTHONPATH": str(Path(__file__).parents[2])},
+            env=environment | {"WANDB_MODE": "offline", "PYTHONPATH": str(Path(__file__).parents[2])},
         )
     service = None
     try:

@@ -46,3 +46,12 @@ def test_a_copy_has_weights_of_its_own():
     with torch.no_grad():
         vector.zero_()
     assert torch.equal(other[0].weight, make_network()[0].weight)
+
+
+def test_weights_that_nobody_trains_have_no_gradients():
+    network = make_network().requires_grad_(False)
+    vector = as_vector(network)
+    assert not vector.requires_grad
+    assert vector.grad is None
+    assert all(parameter.grad is None for parameter in network.parameters())
+    assert vector[:12].tolist() == network[0].weight.flatten().tolist()
