@@ -31,6 +31,8 @@ HALFCHEETAH = {
     "SAC, seed 1": "sac_s1",
     "SAC, seed 2": "sac_s2",
     "SAC, seed 3": "sac_s3",
+    "SAC, later code, seed 0": "sac_again_s0",
+    "SAC, later code, seed 1": "sac_again_s1",
     "Stable-Baselines3's SAC, seed 0": "sb3_sac_s0",
     "Stable-Baselines3's SAC, seed 1": "sb3_sac_s1",
     "Stable-Baselines3's, started like ours, seed 0": "sb3_sac_our_start_s0",
