@@ -406,9 +406,21 @@ class SequenceReplay:
         )
         for name in chunk.keys() - {"from", "head", "started"}:
             self._storage(name)[slots] = chunk[name]
+        self._mark_interrupted(chunk)
         # Without the slots between, the first transition has lost its previous action.
         self._intact_from = np.where(chunk["from"] > self._head, chunk["from"] + 1, self._intact_from)
         self._head, self._started = chunk["head"].copy(), chunk["started"].copy()
+
+    def _mark_interrupted(self, chunk: dict[str, Any]) -> None:
+        """Where a chunk begins with a final observation, what is kept before it has ended.
+
+        It says so itself, unless :meth:`interrupt` ended it later and the chunk that told is missing.
+        """
+        follows = (chunk["from"] == self._head) & (self._head > 0) & (chunk["head"] - chunk["from"] + 1 < self.length)
+        current = self._current(np.flatnonzero(follows))
+        previous = self._previous_slot(current)
+        ended = self._flags[previous] & (TERMINATED | TRUNCATED) != 0
+        self._flags[previous[(self._flags[current] & FINAL != 0) & ~ended]] |= TRUNCATED
 
     def _require_sound(self, env: int) -> None:
         """Raise unless the flags of one stream tell of episodes: windows and draws rely on it."""

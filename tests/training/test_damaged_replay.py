@@ -238,6 +238,25 @@ def test_a_lone_final_observation_is_no_transition():
     assert set(rest.sample(20).action[:, 0].tolist()) == {7.0}
 
 
+def test_an_interruption_that_only_the_missing_chunk_told_of_is_seen_by_the_next_one():
+    replay = SequenceReplay(BOX, ACTIONS, capacity=100, num_envs=1, seed=0)
+    no, yes = np.zeros(1, bool), np.ones(1, bool)
+    replay.start(np.zeros((1, 1)))
+    for number in (1.0, 2.0):
+        replay.add(np.full((1, 1), number), yes, np.full(1, number), no, no, np.full((1, 1), number))
+    first, cursor = replay.chunk(None)
+    replay.interrupt(yes)
+    replay.start(np.full((1, 1), 5.0))
+    _, cursor = replay.chunk(cursor)  # lost
+    replay.add(np.full((1, 1), 6.0), yes, np.full(1, 6.0), no, no, np.full((1, 1), 6.0))
+    rest = SequenceReplay(BOX, ACTIONS, capacity=100, num_envs=1, seed=0)
+    rest.load_chunks([(first, {}), replay.chunk(cursor)])
+    assert len(rest) == len(replay) == 3
+    windows = rest.sample(60, 3, follow="episode")
+    cut = dict(zip(windows.reward[0], windows.truncated[0], strict=True))
+    assert cut == {1.0: False, 2.0: True, 6.0: False}
+
+
 def chunk_of(replay: SequenceReplay) -> dict[str, np.ndarray]:
     return replay.chunk(None)[0]
 
