@@ -1,7 +1,7 @@
 """Passes through an agent's networks that remember what their gradients need, and those gradients spelled out.
 
 ``loss.backward()`` leads to the same numbers, and the tests compare them. But then torch records every operation,
-visits it again, and cannot know that only the smaller critic has a gradient: an update of TAAC or SAC takes a tenth
+visits it again, and cannot know that only the smaller critic has a gradient: an update of TAAC or SAC takes about 14 %
 more time (docs/performance.md). A loss that is not worth the trouble can be left to torch: its ``backward()``, called
 after the passes have written ``parameter.grad``, adds to it.
 
