@@ -97,15 +97,16 @@ def draw_halfcheetah(runs: dict[str, Metrics], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(6.5, 3.8), constrained_layout=True)
     for name, metrics in runs.items():
         frames, scores = metrics["eval/score"]
-        style = {"color": "tab:blue"}
+        style = {"color": "tab:cyan" if "later" in name else "tab:blue"}
         if name.startswith("Stable"):
             style = {"color": "tab:orange" if "like ours" in name else "tab:gray", "linestyle": "--"}
-        axis.plot(frames / 1000, scores, label=name, **style)
+        label, _, seed = name.partition(", seed ")
+        axis.plot(frames / 1000, scores, label=label if seed == "0" else None, **style)
     axis.set_xlabel("thousand frames")
     axis.set_ylabel("score (mean of 10 episodes, mode)")
     axis.set_title("SAC on HalfCheetah-v5")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="upper left")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
