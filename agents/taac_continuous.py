@@ -183,7 +183,7 @@ def decide(agent: TAACAgent, batch: Batch) -> Decisions:
     """What the current policy would do at the batch's states."""
     observation, prev_action, deeper = batch.state_observation, batch.state_prev_action, batch.deeper
     candidate = PolicyPass(agent, observation, prev_action, first=deeper)
-    q_new = ValuePass(agent.critics, observation[deeper:], candidate.action[deeper:])
+    q_new = ValuePass(agent.critics, batch.acting_observation, candidate.action[deeper:])
     # All values that the actor is not trained by in one call: Q(s, a_prev), and Q(s, a_hat) at the deeper states.
     q_repeat, q_new_deeper = agent.critics.minimum(
         torch.cat([observation, observation[:deeper]]), torch.cat([prev_action, candidate.action[:deeper]])

@@ -41,9 +41,7 @@ class SquashedGaussian:
         The density is computed from the raw sample: inverting a saturated tanh would lose it.
         """
         raw, noise = self._raw_sample()
-        log_normal = -0.5 * noise.square() - self.log_std - _HALF_LOG_2PI
-        log_slope = 2.0 * (_LOG_2 - raw - softplus(-2.0 * raw))  # log(1 - tanh(raw)^2), stable
-        return self._squash(raw), (log_normal - log_slope).sum(-1) - self.scale.log().sum()
+        return self._squash(raw), log_density(raw, noise, self.log_std, self.scale)
 
     def _raw_sample(self) -> tuple[Tensor, Tensor]:
         noise = torch.randn_like(self.mean)
@@ -51,3 +49,10 @@ class SquashedGaussian:
 
     def _squash(self, raw: Tensor) -> Tensor:
         return torch.addcmul(self.center, self.scale, torch.tanh(raw))
+
+
+def log_density(raw: Tensor, noise: Tensor, log_std: Tensor, scale: Tensor) -> Tensor:
+    """Of the action that ``raw = mean + exp(log_std) * noise`` becomes, ``[B]``: the noise's over all slopes."""
+    log_slope = 2.0 * (_LOG_2 - raw - softplus(-2.0 * raw))  # log(1 - tanh(raw)^2), stable
+    spread = torch.addcmul(log_std, noise, noise, value=0.5)
+    return -(spread + log_slope + (scale.log() + _HALF_LOG_2PI)).sum(-1)

@@ -57,11 +57,6 @@ class Batch:
         """``[M + F, d]``"""
         return self.state_observation[self.deeper :]
 
-    @property
-    def acting_prev_action(self) -> Tensor:
-        """``[M + F, A]``"""
-        return self.state_prev_action[self.deeper :]
-
     def to_rows(self, values: Tensor) -> Tensor:
         """Spread values per node, ``[k, D + M]``, over ``[k, N, B]``; zero where a window has no transition."""
         rows = values.new_zeros(len(values), self.reward.numel())

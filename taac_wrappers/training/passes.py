@@ -22,20 +22,17 @@ torch.Size([4, 256])
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
 from taac_wrappers.agent.base import ActorCriticAgent
+from taac_wrappers.agent.distributions import log_density
 from taac_wrappers.agent.networks import PrevActionActor, TwinCritics
 
 Layer = tuple[Tensor, Tensor]  # weight [in, out] and bias [1, out]
 
-_LOG_2 = math.log(2.0)
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _relu_gradient = torch.ops.aten.threshold_backward.grad_input
 
 
@@ -65,10 +62,7 @@ class PolicyPass:
         raw = mean + self._deviation
         self._squashed = torch.tanh(raw)
         self.action = torch.addcmul(center, scale, self._squashed)
-        # As in SquashedGaussian: the density of the noise, divided by all slopes on its way to the action.
-        log_slope = 2.0 * (_LOG_2 - raw[first:] - softplus(-2.0 * raw[first:]))
-        half_square = torch.addcmul(log_std[first:], noise[first:], noise[first:], value=0.5)
-        self.log_prob = -(half_square + log_slope + (scale.log() + _HALF_LOG_2PI)).sum(-1)
+        self.log_prob = log_density(raw[first:], noise[first:], log_std[first:], scale)
 
     def write_gradients(self, *, action: Tensor, log_prob: Tensor) -> None:
         """Those of the actor, given a loss's gradients by ``action`` ``[B - first, A]`` and by ``log_prob``."""
@@ -86,7 +80,7 @@ class PolicyPass:
             by_head @ actor.head.weight,
             activations,
             self._layers,
-            [(gradient_of(layer.weight).t(), gradient_of(layer.bias).unsqueeze(0)) for layer in actor.hidden],
+            [(_gradient_of(layer.weight).t(), _gradient_of(layer.bias).unsqueeze(0)) for layer in actor.hidden],
         )
         if isinstance(actor, PrevActionActor):
             by_embedding = by_first_layer @ actor.hidden[0].weight[:, -actor.embed.out_features :]
@@ -118,8 +112,8 @@ class ValuePass:
 
     def write_gradients(self, values: Tensor) -> None:
         """Those of both critics, given a loss's gradients by ``values`` ``[2, B]``."""
-        gradients = [(gradient_of(layer.weight), gradient_of(layer.bias)) for layer in self._critics.hidden]
-        head = gradient_of(self._critics.head_weight)
+        gradients = [(_gradient_of(layer.weight), _gradient_of(layer.bias)) for layer in self._critics.hidden]
+        head = _gradient_of(self._critics.head_weight)
         for critic, activations in enumerate(self._activations):
             torch.mv(activations[-1].t(), values[critic], out=head[critic, 0])
             _backward(
@@ -128,7 +122,7 @@ class ValuePass:
                 self._layers[critic],
                 [(weight[critic], bias[critic]) for weight, bias in gradients],
             )
-        torch.sum(values, 1, keepdim=True, out=gradient_of(self._critics.head_bias))
+        torch.sum(values, 1, keepdim=True, out=_gradient_of(self._critics.head_bias))
 
     def action_gradient(self) -> Tensor:
         """The derivatives of ``minimum`` by the action, ``[B, A]``; the larger value has no part in them."""
@@ -173,8 +167,8 @@ def _backward(
 
 
 def _write_linear(layer: nn.Linear, x: Tensor, by_output: Tensor) -> None:
-    torch.mm(by_output.t(), x, out=gradient_of(layer.weight))
-    torch.sum(by_output, 0, out=gradient_of(layer.bias))
+    torch.mm(by_output.t(), x, out=_gradient_of(layer.weight))
+    torch.sum(by_output, 0, out=_gradient_of(layer.bias))
 
 
 def _require_no_grad() -> None:
@@ -182,7 +176,7 @@ def _require_no_grad() -> None:
         raise RuntimeError("a pass computes its gradients itself: call it under torch.no_grad()")
 
 
-def gradient_of(parameter: Tensor) -> Tensor:
+def _gradient_of(parameter: Tensor) -> Tensor:
     """Where to write it."""
     if parameter.grad is None:
         parameter.grad = torch.empty_like(parameter)

@@ -77,7 +77,7 @@ def test_a_batch_equals_a_loop_over_its_windows(seed, num_envs, batch_size, wind
     assert batch.state_observation.dtype == batch.state_prev_action.dtype == torch.float32
     acting = [*states["next"], *states["first"]]
     np.testing.assert_array_equal(batch.acting_observation, [state[0] for state in acting])
-    np.testing.assert_array_equal(batch.acting_prev_action, [state[1] for state in acting])
+    np.testing.assert_array_equal(batch.state_prev_action[batch.deeper :], [state[1] for state in acting])
     assert batch.acting_weight.tolist() == [0.0 if state[4] else 1.0 for state in acting]
 
     nodes = everything[: deeper + trained]
