@@ -42,7 +42,7 @@ from taac_wrappers.training.run import (
     pick_device,
 )
 from taac_wrappers.training.tasks import settings_for
-from taac_wrappers.training.weights import as_vector
+from taac_wrappers.training.weights import adam_step, as_vector
 
 METHOD = "sac"
 LOG_INTERVAL = 500  # frames
@@ -225,7 +225,7 @@ class Learner:
             reward = self.normalizer.normalize(reward)
         return Batch(windows, reward, self.agent.device)
 
-    @torch.no_grad()  # every loss writes its own gradients
+    @torch.inference_mode()  # every loss writes its own gradients
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
         """One step of everything; what it returns is averaged by whoever looks at it."""
         args, agent = self.args, self.agent
@@ -236,7 +236,7 @@ class Learner:
         loss_pi = actor_loss(agent, batch, at)
         loss_alpha = temperature_loss(agent, batch, entropy, self.entropy_targets)
 
-        self.optimizer.step()
+        adam_step(self.optimizer)
         counters.updates += 1
         if counters.updates % args.target_interval == 0:
             self.target_weights.lerp_(self.critic_weights, args.tau)

@@ -52,7 +52,7 @@ from taac_wrappers.training.run import (
     pick_device,
 )
 from taac_wrappers.training.tasks import settings_for
-from taac_wrappers.training.weights import as_vector
+from taac_wrappers.training.weights import adam_step, as_vector
 
 METHOD = "taac"
 MIN_SWITCH_TEMPERATURE = 1e-4
@@ -293,7 +293,7 @@ class Learner:
             reward = self.normalizer.normalize(reward)
         return Batch(windows, reward, self.agent.device)
 
-    @torch.no_grad()  # every loss writes its own gradients
+    @torch.inference_mode()  # every loss writes its own gradients
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
         """One step of everything; what it returns is averaged by whoever looks at it."""
         args, agent = self.args, self.agent
@@ -304,7 +304,7 @@ class Learner:
         loss_pi = actor_loss(agent, batch, at)
         loss_alpha = temperature_loss(agent, batch, entropies, self.entropy_targets)
 
-        self.optimizer.step()
+        adam_step(self.optimizer)
         agent.log_switch_temperature.clamp_(min=math.log(MIN_SWITCH_TEMPERATURE))
         counters.updates += 1
         if counters.updates % args.target_interval == 0:

@@ -26,7 +26,8 @@ def make_agent(kind: type[Agent], seed: int = 8, **kwargs: Any) -> Any:
         for name, parameter in agent.named_parameters():
             if "bias" in name:
                 parameter.normal_(std=0.1)
-        agent.critics.head_weight.mul_(500)
+        for critic in agent.critics.twins:
+            critic.head.weight.mul_(500)
         agent.log_action_temperature.fill_(math.log(ACTION_TEMPERATURE))
         if isinstance(agent, TAACAgent):
             agent.log_switch_temperature.fill_(math.log(SWITCH_TEMPERATURE))
@@ -45,20 +46,20 @@ def slow_actor(agent: Agent, observation: np.ndarray, prev_action: np.ndarray) -
     weights = {name: tensor.double().numpy() for name, tensor in agent.actor.state_dict().items()}
     x = np.asarray(observation, np.float64)
     if isinstance(agent, TAACAgent):
-        x = np.concatenate([x, weights["embed.weight"] @ prev_action + weights["embed.bias"]])
+        x = np.concatenate([x, prev_action @ weights["embed.weight"] + weights["embed.bias"]])
     for layer in range(len(agent.hidden)):
-        x = np.maximum(weights[f"hidden.{layer}.weight"] @ x + weights[f"hidden.{layer}.bias"], 0)
-    head = weights["head.weight"] @ x + weights["head.bias"]
+        x = np.maximum(x @ weights[f"hidden.{layer}.weight"] + weights[f"hidden.{layer}.bias"], 0)
+    head = x @ weights["head.weight"] + weights["head.bias"]
     return head[:2], np.exp(np.clip(head[2:], agent.actor.log_std_min, agent.actor.log_std_max))
 
 
 def slow_critic(agent: Agent, which: int, observation: np.ndarray, action: np.ndarray) -> float:
     """The value of one critic."""
-    weights = {name: tensor[which].double().numpy() for name, tensor in agent.critics.state_dict().items()}
+    weights = {name: tensor.double().numpy() for name, tensor in agent.critics.twins[which].state_dict().items()}
     x = np.concatenate([observation, action])
     for layer in range(len(agent.hidden)):
-        x = np.maximum(x @ weights[f"hidden.{layer}.weight"] + weights[f"hidden.{layer}.bias"][0], 0)
-    return float(x @ weights["head_weight"][0] + weights["head_bias"][0])
+        x = np.maximum(x @ weights[f"hidden.{layer}.weight"] + weights[f"hidden.{layer}.bias"], 0)
+    return (x @ weights["head.weight"] + weights["head.bias"]).item()
 
 
 def slow_minimum(agent: Agent, observation: np.ndarray, action: np.ndarray) -> float:

@@ -13,10 +13,26 @@ CACHE_ROWS = 1024
 """So many rows of 256 numbers fit into a core's second cache."""
 
 
+class Linear(nn.Module):
+    """``x @ weight + bias``: ``[B, in] -> [B, out]``.
+
+    The weight lies ``[in, out]``: products with it and with its transpose are faster than in torch's own order.
+    """
+
+    def __init__(self, in_features: int, out_features: int):
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight)
+
+
 class Actor(nn.Module):
     """``pi(a | s)``: ``observation [B, d] -> mean [B, A], log_std [B, A]``."""
 
-    hidden: Sequence[nn.Linear]
+    hidden: Sequence[Linear]
 
     def __init__(self, input_size: int, action_size: int, hidden: Sequence[int], log_std: tuple[float, float]):
         super().__init__()
@@ -24,9 +40,9 @@ class Actor(nn.Module):
         if not self.log_std_min < self.log_std_max:
             raise ValueError(f"log_std_min must be below log_std_max, got {log_std[0]!r} and {log_std[1]!r}")
         sizes = (input_size, *hidden)
-        layers = [nn.Linear(n_in, n_out) for n_in, n_out in pairwise(sizes)]
+        layers = [Linear(n_in, n_out) for n_in, n_out in pairwise(sizes)]
         self.hidden = nn.ModuleList(layers)  # type: ignore[assignment]
-        self.head = nn.Linear(sizes[-1], 2 * action_size)
+        self.head = Linear(sizes[-1], 2 * action_size)
         for layer in layers:
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -40,7 +56,7 @@ class Actor(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         x = self.join(*inputs)
         for layer in self.hidden:
-            x = torch.relu_(layer(x))
+            x = layer(x).relu_()
         mean, log_std = self.head(x).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
@@ -53,7 +69,7 @@ class PrevActionActor(Actor):
 
     def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int], log_std: tuple[float, float]):
         super().__init__(2 * observation_size, action_size, hidden, log_std)
-        self.embed = nn.Linear(action_size, observation_size)
+        self.embed = Linear(action_size, observation_size)
         truncated_normal_(self.embed, gain=1.0)
 
     def join(self, *inputs: Tensor) -> Tensor:
@@ -62,60 +78,62 @@ class PrevActionActor(Actor):
         return torch.cat([observation, self.embed(prev_action)], dim=-1)
 
 
-class TwinLinear(nn.Module):
-    """Two independent linear layers: ``weight [2, in, out]``, ``bias [2, 1, out]``."""
+class Critic(nn.Module):
+    """``Q(s, a)``: ``[B, d + A] -> [B]``."""
 
-    def __init__(self, in_features: int, out_features: int, bound: float):
+    hidden: Sequence[Linear]
+
+    def __init__(self, input_size: int, hidden: Sequence[int]):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(2, in_features, out_features).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(2, 1, out_features))
+        sizes = (input_size, *hidden)
+        layers = [Linear(n_in, n_out) for n_in, n_out in pairwise(sizes)]
+        self.hidden = nn.ModuleList(layers)  # type: ignore[assignment]
+        self.head = Linear(sizes[-1], 1)
+        for layer in layers:
+            uniform_(layer, 1 / math.sqrt(layer.in_features))
+        uniform_(self.head, 0.003)  # values start near zero
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Some rows after the other, so that all stays in the cache: it saves 14 % of TAAC's update with 4096 windows."""
+        if len(x) > CACHE_ROWS:
+            return torch.cat([self(rows) for rows in x.split(CACHE_ROWS)])
+        for layer in self.hidden:
+            x = layer(x).relu_()
+        return self.value(x)
+
+    def value(self, x: Tensor) -> Tensor:
+        """What the last layer makes of ``x`` ``[B, n]``: a weighted sum, which is faster than a matrix product."""
+        return torch.addmv(self.head.bias, x, self.head.weight.squeeze(1))
 
 
 class TwinCritics(nn.Module):
     """Two independent Q networks: ``(observation [B, d], action [B, A]) -> [2, B]``."""
 
-    hidden: Sequence[TwinLinear]
+    twins: Sequence[Critic]
 
     def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int]):
         super().__init__()
-        sizes = (observation_size + action_size, *hidden)
-        layers = [TwinLinear(n_in, n_out, 1 / math.sqrt(n_in)) for n_in, n_out in pairwise(sizes)]
-        self.hidden = nn.ModuleList(layers)  # type: ignore[assignment]
-        self.head_weight = nn.Parameter(torch.empty(2, 1, sizes[-1]).uniform_(-0.003, 0.003))  # values start near zero
-        self.head_bias = nn.Parameter(torch.zeros(2, 1))
-
-    def layers(self) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Tensor, Tensor]]]:
-        """Weights ``[in, out]`` and biases ``[1, out]`` of the hidden layers of each critic."""
-        twins = [(*layer.weight.unbind(), *layer.bias.unbind()) for layer in self.hidden]
-        return [(weight, bias) for weight, _, bias, _ in twins], [(weight, bias) for _, weight, _, bias in twins]
+        twins = [Critic(observation_size + action_size, hidden) for _ in range(2)]
+        self.twins = nn.ModuleList(twins)  # type: ignore[assignment]
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        """One critic and some rows after the other, so that all stays in the cache.
-
-        Against batched products this saves 2 to 8 % of an update of TAAC with 256 windows and 14 % with 4096.
-        """
         x = torch.cat([observation, action], dim=-1)
-        if len(x) <= CACHE_ROWS:
-            return self._values(x)
-        return torch.cat([self._values(rows) for rows in x.split(CACHE_ROWS)], dim=1)
-
-    def _values(self, x: Tensor) -> Tensor:
-        values = []
-        for layers, head_weight in zip(self.layers(), self.head_weight.squeeze(1).unbind(), strict=True):
-            hidden = x
-            for weight, bias in layers:
-                hidden = torch.relu_(torch.addmm(bias, hidden, weight))
-            values.append(hidden @ head_weight)
-        return torch.stack(values) + self.head_bias
+        return torch.stack([critic(x) for critic in self.twins])
 
     def minimum(self, observation: Tensor, action: Tensor) -> Tensor:
         """The smaller of both values, ``[B]``: the pessimism that every use of a value shares."""
         return self(observation, action).amin(0)
 
 
-def truncated_normal_(layer: nn.Linear, gain: float) -> None:
+def truncated_normal_(layer: Linear | nn.Linear, gain: float) -> None:
     """Normal weights cut at two standard deviations and widened to keep the variance ``gain^2 / fan_in``; no bias."""
     kept_std = 0.87962566  # standard deviation of a unit normal truncated to [-2, 2]
     std = gain / math.sqrt(layer.in_features) / kept_std
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
+    nn.init.zeros_(layer.bias)
+
+
+def uniform_(layer: Linear, bound: float) -> None:
+    """Uniform weights within the bound; no bias."""
+    nn.init.uniform_(layer.weight, -bound, bound)
     nn.init.zeros_(layer.bias)

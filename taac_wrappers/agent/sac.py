@@ -30,7 +30,7 @@ class SACAgent(ActorCriticAgent):
     ((4, 2), dtype('float32'), True)
     """
 
-    FORMAT = "taac_wrappers.SACAgent/1"
+    FORMAT = "taac_wrappers.SACAgent/2"
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SACAgent(ActorCriticAgent):
         mean, log_std = self.actor(observation)
         return SquashedGaussian(mean, log_std, self.action_center, self.action_scale)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def act(self, observation, prev_action=None, deterministic: bool = False):
         """Actions for a batch, ``[B, A]``, and the switch, ``[B]``: always True, and ``prev_action`` is not looked at.
 

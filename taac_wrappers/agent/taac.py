@@ -40,7 +40,7 @@ class TAACAgent(ActorCriticAgent):
     True
     """
 
-    FORMAT = "taac_wrappers.TAACAgent/1"
+    FORMAT = "taac_wrappers.TAACAgent/2"
     actor: PrevActionActor
 
     def __init__(
@@ -73,7 +73,7 @@ class TAACAgent(ActorCriticAgent):
         with torch.no_grad():
             return switch_probability(q_repeat, q_new, self.log_switch_temperature.exp(), self.min_advantage)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def act(self, observation, prev_action, deterministic: bool = False):
         """Both stages for a batch: the action to execute, ``[B, A]``, and the switch, ``[B]`` (True: acted anew).
 

@@ -17,7 +17,7 @@ runs under ``torch.no_grad()``:
 ...     policy.write_gradients(action=-q.action_gradient() / 4, log_prob=torch.full((4,), 0.1 / 4))
 >>> loss = (0.1 * policy.log_prob - q.minimum).mean()  # what these derivatives are of
 >>> agent.actor.head.weight.grad.shape
-torch.Size([4, 256])
+torch.Size([256, 4])
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from taac_wrappers.agent.base import ActorCriticAgent
 from taac_wrappers.agent.distributions import log_density
-from taac_wrappers.agent.networks import PrevActionActor, TwinCritics
-
-Layer = tuple[Tensor, Tensor]  # weight [in, out] and bias [1, out]
+from taac_wrappers.agent.networks import Linear, PrevActionActor, TwinCritics
 
 _relu_gradient = torch.ops.aten.threshold_backward.grad_input
 
@@ -53,8 +51,7 @@ class PolicyPass:
         _require_no_grad()
         self._agent, self._inputs, self._first = agent, inputs, first
         actor, center, scale = agent.actor, agent.action_center, agent.action_scale
-        self._layers = [(layer.weight.t(), layer.bias.unsqueeze(0)) for layer in actor.hidden]
-        self._activations = _activations(actor.join(*inputs), self._layers)
+        self._activations = _activations(actor.join(*inputs), actor.hidden)
         mean, self._free_log_std = actor.head(self._activations[-1]).chunk(2, dim=-1)
         log_std = self._free_log_std.clamp(actor.log_std_min, actor.log_std_max)
         noise = torch.randn_like(mean)
@@ -76,14 +73,9 @@ class PolicyPass:
         by_head = torch.cat([by_mean, by_log_std], dim=-1)
         activations = [activation[self._first :] for activation in self._activations]
         _write_linear(actor.head, activations[-1], by_head)
-        by_first_layer = _backward(
-            by_head @ actor.head.weight,
-            activations,
-            self._layers,
-            [(_gradient_of(layer.weight).t(), _gradient_of(layer.bias).unsqueeze(0)) for layer in actor.hidden],
-        )
+        by_first_layer = _backward(by_head @ actor.head.weight.t(), activations, actor.hidden, write=True)
         if isinstance(actor, PrevActionActor):
-            by_embedding = by_first_layer @ actor.hidden[0].weight[:, -actor.embed.out_features :]
+            by_embedding = by_first_layer @ actor.hidden[0].weight[-actor.embed.out_features :].t()
             _write_linear(actor.embed, self._inputs[1][self._first :], by_embedding)
 
 
@@ -102,72 +94,63 @@ class ValuePass:
 
     def __init__(self, critics: TwinCritics, observation: Tensor, action: Tensor):
         _require_no_grad()
-        self._critics, self._action_size = critics, action.shape[1]
+        self._twins, self._action_size = critics.twins, action.shape[1]
         x = torch.cat([observation, action], dim=-1)
-        self._layers = critics.layers()
-        self._activations = [_activations(x, layers) for layers in self._layers]
-        heads = zip(self._activations, critics.head_weight.squeeze(1).unbind(), strict=True)
-        self.values = torch.stack([activations[-1] @ weight for activations, weight in heads]).add_(critics.head_bias)
+        self._activations = [_activations(x, critic.hidden) for critic in self._twins]
+        heads = zip(self._twins, self._activations, strict=True)
+        self.values = torch.stack([critic.value(activations[-1]) for critic, activations in heads])
         self.minimum = self.values.amin(0)
 
     def write_gradients(self, values: Tensor) -> None:
         """Those of both critics, given a loss's gradients by ``values`` ``[2, B]``."""
-        gradients = [(_gradient_of(layer.weight), _gradient_of(layer.bias)) for layer in self._critics.hidden]
-        head = _gradient_of(self._critics.head_weight)
-        for critic, activations in enumerate(self._activations):
-            torch.mv(activations[-1].t(), values[critic], out=head[critic, 0])
-            _backward(
-                torch.outer(values[critic], self._critics.head_weight[critic, 0]),
-                activations,
-                self._layers[critic],
-                [(weight[critic], bias[critic]) for weight, bias in gradients],
-            )
-        torch.sum(values, 1, keepdim=True, out=_gradient_of(self._critics.head_bias))
+        for critic, activations, by_value in zip(self._twins, self._activations, values, strict=True):
+            by_head = by_value.unsqueeze(1)
+            _write_linear(critic.head, activations[-1], by_head)
+            _backward(by_head * critic.head.weight.t(), activations, critic.hidden, write=True)
 
     def action_gradient(self) -> Tensor:
         """The derivatives of ``minimum`` by the action, ``[B, A]``; the larger value has no part in them."""
         by_action = self.values.new_empty(*self.minimum.shape, self._action_size)
         first_is_smaller = self.values[0] < self.values[1]
-        for critic, smaller in enumerate((first_is_smaller, ~first_is_smaller)):
-            rows, layers = smaller.nonzero().squeeze(1), self._layers[critic]
-            x, *activations = self._activations[critic]
-            activations = [activation.index_select(0, rows) for activation in activations]
-            by_last = self._critics.head_weight[critic].expand_as(activations[-1])
-            by_first_layer = _backward(by_last, [x, *activations], layers)
-            by_action.index_copy_(0, rows, by_first_layer @ layers[0][0][-self._action_size :].t())
+        for critic, activations, smaller in zip(
+            self._twins, self._activations, (first_is_smaller, ~first_is_smaller), strict=True
+        ):
+            rows = smaller.nonzero().squeeze(1)
+            chosen = [activation.index_select(0, rows) for activation in activations[1:]]
+            by_last = critic.head.weight.t().expand_as(chosen[-1])
+            by_first_layer = _backward(by_last, [activations[0], *chosen], critic.hidden)
+            by_action.index_copy_(0, rows, by_first_layer @ critic.hidden[0].weight[-self._action_size :].t())
         return by_action
 
 
-def _activations(x: Tensor, layers: Sequence[Layer]) -> list[Tensor]:
+def _activations(x: Tensor, layers: Sequence[Linear]) -> list[Tensor]:
     """``x``, and what every layer makes of the one before."""
     activations = [x]
-    for weight, bias in layers:
-        activations.append(torch.addmm(bias, activations[-1], weight).relu_())
+    for layer in layers:
+        activations.append(layer(activations[-1]).relu_())
     return activations
 
 
 def _backward(
-    by_activation: Tensor, activations: Sequence[Tensor], layers: Sequence[Layer], gradients: Sequence[Layer] = ()
+    by_activation: Tensor, activations: Sequence[Tensor], layers: Sequence[Linear], *, write: bool = False
 ) -> Tensor:
     """From the derivative by the last activation to that by the first layer before its relu.
 
-    On the way the layers' ``gradients`` are written, if they are asked for. Derivatives take the place of activations:
+    On the way the layers' gradients are written, if they are asked for. Derivatives take the place of activations:
     memory that was just read is in the cache, which saves 4 % of an update. So a pass goes back only once.
     """
     for number in reversed(range(len(layers))):
         after = activations[number + 1]
         by_sum = _relu_gradient(by_activation, after, 0, grad_input=after)
-        if gradients:
-            weight, bias = gradients[number]
-            torch.mm(activations[number].t(), by_sum, out=weight)
-            torch.sum(by_sum, 0, keepdim=True, out=bias)
+        if write:
+            _write_linear(layers[number], activations[number], by_sum)
         if number:
-            by_activation = by_sum @ layers[number][0].t()
+            by_activation = by_sum @ layers[number].weight.t()
     return by_sum
 
 
-def _write_linear(layer: nn.Linear, x: Tensor, by_output: Tensor) -> None:
-    torch.mm(by_output.t(), x, out=_gradient_of(layer.weight))
+def _write_linear(layer: Linear, x: Tensor, by_output: Tensor) -> None:
+    torch.mm(x.t(), by_output, out=_gradient_of(layer.weight))
     torch.sum(by_output, 0, out=_gradient_of(layer.bias))
 
 

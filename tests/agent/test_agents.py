@@ -40,7 +40,8 @@ def test_actions_never_leave_the_space_however_the_bounds_round(kind):
     low = rng.uniform(-3, 0, 200).astype(np.float32)
     space = spaces.Box(low, low + rng.uniform(0.1, 3, 200).astype(np.float32))
     agent = kind(OBSERVATIONS, space, hidden=(4,))
-    torch.nn.init.zeros_(agent.critics.head_weight)
+    for critic in agent.critics.twins:
+        torch.nn.init.zeros_(critic.head.weight)
     for saturated in (-50.0, 50.0):
         torch.nn.init.constant_(agent.actor.head.bias, saturated)
         torch.manual_seed(0)
@@ -195,7 +196,7 @@ def test_the_file_of_another_kind_is_named(tmp_path):
         path = tmp_path / f"{right.__name__}.safetensors"
         make_agent(right).save(path)
         expected = (
-            rf"{path.name}' has format 'taac_wrappers\.{right.__name__}/1', expected taac_wrappers\.{wrong.__name__}/1"
+            rf"{path.name}' has format 'taac_wrappers\.{right.__name__}/2', expected taac_wrappers\.{wrong.__name__}/2"
         )
         with pytest.raises(ValueError, match=expected):
             wrong.load(path)
@@ -282,21 +283,21 @@ def test_load_refuses_a_header_that_is_none(tmp_path, header, load):
         None,
         {"format": "pt"},
         {"agent": "{}"},
-        {"agent": '{"format": "taac_wrappers.TAACAgent/2"}'},
-        {"agent": '{"format": ["taac_wrappers.TAACAgent/1"]}'},
+        {"agent": '{"format": "taac_wrappers.TAACAgent/9"}'},
+        {"agent": '{"format": ["taac_wrappers.TAACAgent/2"]}'},
     ],
     ids=str,
 )
 def test_load_refuses_another_format(tmp_path, metadata, load):
     path = tmp_path / "agent.safetensors"
     save_file({"weight": torch.zeros(2)}, path, metadata=metadata)
-    with pytest.raises(ValueError, match=r"agent\.safetensors' has format .*, expected .*taac_wrappers\.TAACAgent/1"):
+    with pytest.raises(ValueError, match=r"agent\.safetensors' has format .*, expected .*taac_wrappers\.TAACAgent/2"):
         load(path)
 
 
 def test_load_agent_says_what_it_would_read(tmp_path):
     save_file({"weight": torch.zeros(2)}, tmp_path / "agent.safetensors")
-    with pytest.raises(ValueError, match=r"expected taac_wrappers\.SACAgent/1 or taac_wrappers\.TAACAgent/1"):
+    with pytest.raises(ValueError, match=r"expected taac_wrappers\.SACAgent/2 or taac_wrappers\.TAACAgent/2"):
         load_agent(tmp_path / "agent.safetensors")
 
 

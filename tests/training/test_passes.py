@@ -108,6 +108,8 @@ def test_both_values_and_their_gradients_are_those_of_torch(hidden):
 def test_the_smaller_value_leads_to_the_action(hidden):
     agent = make_agent(SACAgent, hidden)
     observation, action = rows(3), rows(2, seed=2).requires_grad_()
+    first, second = agent.critics(observation, action)
+    agent.critics.twins[0].head.bias -= (first - second).mean()
     q = ValuePass(agent.critics, observation, action.detach())
     assert 0 < (q.values[0] < q.values[1]).sum() < ROWS  # each critic is the smaller one somewhere
     with torch.enable_grad():
@@ -120,7 +122,7 @@ def test_the_smaller_value_leads_to_the_action(hidden):
 def test_one_critic_may_be_the_smaller_one_everywhere(always):
     agent = make_agent(SACAgent)
     with torch.no_grad():
-        agent.critics.head_bias[always] -= 1000
+        agent.critics.twins[always].head.bias -= 1000
     observation, action = rows(3), rows(2, seed=2).requires_grad_()
     found = ValuePass(agent.critics, observation, action.detach()).action_gradient()
     with torch.enable_grad():
@@ -131,8 +133,7 @@ def test_one_critic_may_be_the_smaller_one_everywhere(always):
 def test_where_both_values_are_equal_one_of_them_leads_to_the_action():
     agent = make_agent(SACAgent)
     with torch.no_grad():
-        for parameter in agent.critics.parameters():
-            parameter[1] = parameter[0]
+        agent.critics.twins[1].load_state_dict(agent.critics.twins[0].state_dict())
     observation, action = rows(3), rows(2, seed=2).requires_grad_()
     found = ValuePass(agent.critics, observation, action.detach()).action_gradient()
     with torch.enable_grad():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from taac_wrappers.training.weights import as_vector
+from taac_wrappers.training.weights import adam_step, as_vector
 
 
 def make_network() -> nn.Module:
@@ -55,3 +55,25 @@ def test_weights_that_nobody_trains_have_no_gradients():
     assert vector.grad is None
     assert all(parameter.grad is None for parameter in network.parameters())
     assert vector[:12].tolist() == network[0].weight.flatten().tolist()
+
+
+def test_a_step_of_adam_is_that_of_torch_to_the_bit():
+    """From the first step on, with the state that torch would keep, whatever the settings."""
+    torch.manual_seed(0)
+    start = [torch.randn(1000), torch.randn(())]
+    settings = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1, "fused": True}
+    gradients = [[torch.randn_like(vector) for vector in start] for _ in range(5)]
+    ours, theirs = ([nn.Parameter(vector.clone()) for vector in start] for _ in range(2))
+    our_adam, their_adam = (torch.optim.Adam(weights, **settings) for weights in (ours, theirs))
+    for step in gradients:
+        for weights in (ours, theirs):
+            for vector, gradient in zip(weights, step, strict=True):
+                vector.grad = gradient
+        with torch.inference_mode():  # as the scripts do
+            adam_step(our_adam)
+        their_adam.step()
+        for our_vector, their_vector in zip(ours, theirs, strict=True):
+            assert torch.equal(our_vector, their_vector)
+            for name, value in their_adam.state[their_vector].items():
+                assert torch.equal(our_adam.state[our_vector][name], value), name
+    assert our_adam.state[ours[0]]["step"].item() == 5
