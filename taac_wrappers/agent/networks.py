@@ -94,7 +94,7 @@ class Critic(nn.Module):
         uniform_(self.head, 0.003)  # values start near zero
 
     def forward(self, x: Tensor) -> Tensor:
-        """Some rows after the other, so that all stays in the cache: it saves 14 % of TAAC's update with 4096 windows."""
+        """Some rows after the other, so that all stays in the cache."""
         if len(x) > CACHE_ROWS:
             return torch.cat([self(rows) for rows in x.split(CACHE_ROWS)])
         for layer in self.hidden:
@@ -117,6 +117,11 @@ class TwinCritics(nn.Module):
         self.twins = nn.ModuleList(twins)  # type: ignore[assignment]
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
+        """One critic after the other.
+
+        Against batched products, this and going by rows save 2 to 8 % of an update of TAAC with 256 windows, and 14 %
+        with 4096.
+        """
         x = torch.cat([observation, action], dim=-1)
         return torch.stack([critic(x) for critic in self.twins])
 
