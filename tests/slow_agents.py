@@ -27,7 +27,7 @@ def make_agent(kind: type[Agent], seed: int = 8, **kwargs: Any) -> Any:
             if "bias" in name:
                 parameter.normal_(std=0.1)
         for critic in agent.critics.twins:
-            critic.head.weight.mul_(500)
+            critic.head_weight.mul_(500)
         agent.log_action_temperature.fill_(math.log(ACTION_TEMPERATURE))
         if isinstance(agent, TAACAgent):
             agent.log_switch_temperature.fill_(math.log(SWITCH_TEMPERATURE))
@@ -59,7 +59,7 @@ def slow_critic(agent: Agent, which: int, observation: np.ndarray, action: np.nd
     x = np.concatenate([observation, action])
     for layer in range(len(agent.hidden)):
         x = np.maximum(x @ weights[f"hidden.{layer}.weight"] + weights[f"hidden.{layer}.bias"], 0)
-    return (x @ weights["head.weight"] + weights["head.bias"]).item()
+    return float(x @ weights["head_weight"] + weights["head_bias"])
 
 
 def slow_minimum(agent: Agent, observation: np.ndarray, action: np.ndarray) -> float:

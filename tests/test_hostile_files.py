@@ -236,10 +236,10 @@ def test_headers_that_claim_other_networks(loader, config):
 @pytest.mark.parametrize(
     "change",
     [
-        {"critics.twins.0.head.bias": torch.zeros(1, dtype=torch.float64)},
-        {"critics.twins.0.head.bias": torch.zeros(1, dtype=torch.int32)},
-        {"critics.twins.0.head.bias": torch.zeros(2)},
-        {"critics.twins.0.head.bias": None},
+        {"critics.twins.0.head_bias": torch.zeros((), dtype=torch.float64)},
+        {"critics.twins.0.head_bias": torch.zeros((), dtype=torch.int32)},
+        {"critics.twins.0.head_bias": torch.zeros(2)},
+        {"critics.twins.0.head_bias": None},
         {"critics.tail_bias": torch.zeros(1)},
         {"space.action.low": torch.zeros(2, dtype=torch.bfloat16)},
         {"space.action.low": torch.full((2,), torch.nan)},
@@ -490,10 +490,10 @@ def test_resume_meta_that_lies(script, change, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "change",
     [
-        {"tensor/agent.critics.twins.0.head.bias": torch.zeros(1, dtype=torch.float64)},
-        {"tensor/agent.critics.twins.0.head.bias": torch.zeros(3)},
-        {"tensor/agent.critics.twins.0.head.bias": None},
-        {"tensor/target_critics.twins.0.head.bias": None},
+        {"tensor/agent.critics.twins.0.head_bias": torch.zeros((), dtype=torch.float64)},
+        {"tensor/agent.critics.twins.0.head_bias": torch.zeros(3)},
+        {"tensor/agent.critics.twins.0.head_bias": None},
+        {"tensor/target_critics.twins.0.head_bias": None},
         {"tensor/agent.unknown": torch.zeros(1)},
         {"tensor/optimizer.0.exp_avg": torch.zeros(1, 2, 3)},
         {"tensor/optimizer.0.exp_avg": None},

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from taac_wrappers.agent.distributions import density_constant
 from taac_wrappers.agent.networks import Actor, TwinCritics
 
 A = TypeVar("A", bound="ActorCriticAgent")
@@ -50,6 +51,7 @@ class ActorCriticAgent(nn.Module):
         self.action_scale: Tensor
         self.register_buffer("action_center", ((high + low) / 2).float(), persistent=False)
         self.register_buffer("action_scale", ((high - low) / 2).float(), persistent=False)
+        self.density_constant = density_constant((high - low).double() / 2).item()
         self.action_low: Tensor
         self.action_high: Tensor
         self.register_buffer("action_low", low.float(), persistent=False)

@@ -41,7 +41,7 @@ class SquashedGaussian:
         The density is computed from the raw sample: inverting a saturated tanh would lose it.
         """
         raw, noise = self._raw_sample()
-        return self._squash(raw), log_density(raw, noise, self.log_std, self.scale)
+        return self._squash(raw), log_density(raw, noise, self.log_std, density_constant(self.scale))
 
     def _raw_sample(self) -> tuple[Tensor, Tensor]:
         noise = torch.randn_like(self.mean)
@@ -51,8 +51,17 @@ class SquashedGaussian:
         return torch.addcmul(self.center, self.scale, torch.tanh(raw))
 
 
-def log_density(raw: Tensor, noise: Tensor, log_std: Tensor, scale: Tensor) -> Tensor:
-    """Of the action that ``raw = mean + exp(log_std) * noise`` becomes, ``[B]``: the noise's over all slopes."""
-    log_slope = 2.0 * (_LOG_2 - raw - softplus(-2.0 * raw))  # log(1 - tanh(raw)^2), stable
+def log_density(raw: Tensor, noise: Tensor, log_std: Tensor, constant: Tensor | float) -> Tensor:
+    """Of the action that ``raw = mean + exp(log_std) * noise`` becomes, ``[B]``: the noise's over all slopes.
+
+    ``constant`` is what :func:`density_constant` knows before anything is sampled.
+    """
+    # The slope of tanh, 1 - tanh(raw)^2, is 4 exp(-2 fall): exact also where tanh saturates.
+    fall = raw + softplus(-2.0 * raw)
     spread = torch.addcmul(log_std, noise, noise, value=0.5)
-    return -(spread + log_slope + (scale.log() + _HALF_LOG_2PI)).sum(-1)
+    return (2.0 * fall - spread).sum(-1) - constant
+
+
+def density_constant(scale: Tensor) -> Tensor:
+    """The part of :func:`log_density` that is the same for all actions, ``[]``."""
+    return (scale.log() + (_HALF_LOG_2PI + 2.0 * _LOG_2)).sum()

@@ -45,7 +45,6 @@ class Actor(nn.Module):
         self.head = Linear(sizes[-1], 2 * action_size)
         for layer in layers:
             nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
         truncated_normal_(self.head, gain=0.3)  # small, so that the first standard deviations are near 1
 
     def join(self, *inputs: Tensor) -> Tensor:
@@ -88,10 +87,11 @@ class Critic(nn.Module):
         sizes = (input_size, *hidden)
         layers = [Linear(n_in, n_out) for n_in, n_out in pairwise(sizes)]
         self.hidden = nn.ModuleList(layers)  # type: ignore[assignment]
-        self.head = Linear(sizes[-1], 1)
         for layer in layers:
-            uniform_(layer, 1 / math.sqrt(layer.in_features))
-        uniform_(self.head, 0.003)  # values start near zero
+            nn.init.uniform_(layer.weight, -1 / math.sqrt(layer.in_features), 1 / math.sqrt(layer.in_features))
+        # The last layer is a weighted sum, which is faster than a matrix product. Values start near zero.
+        self.head_weight = nn.Parameter(torch.empty(sizes[-1]).uniform_(-0.003, 0.003))
+        self.head_bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         """Some rows after the other, so that all stays in the cache."""
@@ -102,8 +102,8 @@ class Critic(nn.Module):
         return self.value(x)
 
     def value(self, x: Tensor) -> Tensor:
-        """What the last layer makes of ``x`` ``[B, n]``: a weighted sum, which is faster than a matrix product."""
-        return torch.addmv(self.head.bias, x, self.head.weight.squeeze(1))
+        """What the last layer makes of ``x`` ``[B, n]``."""
+        return torch.addmv(self.head_bias, x, self.head_weight)
 
 
 class TwinCritics(nn.Module):
@@ -135,10 +135,4 @@ def truncated_normal_(layer: Linear | nn.Linear, gain: float) -> None:
     kept_std = 0.87962566  # standard deviation of a unit normal truncated to [-2, 2]
     std = gain / math.sqrt(layer.in_features) / kept_std
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
-    nn.init.zeros_(layer.bias)
-
-
-def uniform_(layer: Linear, bound: float) -> None:
-    """Uniform weights within the bound; no bias."""
-    nn.init.uniform_(layer.weight, -bound, bound)
     nn.init.zeros_(layer.bias)

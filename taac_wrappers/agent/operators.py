@@ -96,7 +96,6 @@ def compare_through(
     _check_rows(reward, flags, beta=beta, q_repeat=q_repeat, q_new=q_new)
     if mode not in TD_MODES:
         raise ValueError(f"mode must be one of {', '.join(TD_MODES)}, got {mode!r}")
-    go_on = repeated & ~terminated & ~truncated
     discount = gamma * (~terminated).to(reward.dtype)
     weight_new = beta  # probability, or the drawn coin itself, of leaving the recorded future
     value_new, value_stop = q_new, q_repeat
@@ -105,13 +104,16 @@ def compare_through(
     if mode == "alf":
         value_new = value_stop = beta * q_new + (1 - beta) * q_repeat
 
-    leave = reward + discount * weight_new * value_new
-    weight_keep = discount * (1 - weight_new)
-    target = torch.addcmul(leave, weight_keep, value_stop)  # as if every row were the last one
-    for k in range(len(reward) - 2, -1, -1):
-        keep = torch.where(go_on[k], target[k + 1], value_stop[k])
-        torch.addcmul(leave[k], weight_keep[k], keep, out=target[k])
-    return target
+    weight_new = discount * weight_new
+    leave, weight_keep = torch.addcmul(reward, weight_new, value_new), discount - weight_new
+    go_on = repeated & ~(terminated | truncated)
+    rows = zip(*(values.unbind() for values in (leave, weight_keep, value_stop, go_on)), strict=True)
+    targets: list[Tensor] = []
+    for leave_k, weight_keep_k, keep, go_on_k in reversed(list(rows)):
+        if targets:
+            keep = torch.where(go_on_k, targets[-1], keep)
+        targets.append(torch.addcmul(leave_k, weight_keep_k, keep))
+    return torch.stack(targets[::-1])
 
 
 def n_step(reward: Tensor, terminated: Tensor, truncated: Tensor, next_value: Tensor, gamma: float) -> Tensor:

@@ -45,7 +45,7 @@ class Batch:
         self.terminated, self.truncated = tensor(windows.terminated), tensor(windows.truncated)
         self.repeated = tensor(windows.repeated)
         self.goes_on = tensor(np.concatenate([windows.valid[1:], windows.valid[:1]]))  # row k + 1 belongs to the window
-        self.node_index = tensor(node_index)
+        self.node_index, self.trained_index = tensor(node_index), tensor(node_index[self.deeper :])
         self.stop_nodes = tensor(np.flatnonzero(~windows.repeated.reshape(-1)[node_index]))
         self.state_observation = tensor(deeper_first(windows.node_observation, windows.observation[first])).float()
         self.state_prev_action = tensor(deeper_first(windows.node_action, windows.prev_action[first]))
@@ -64,4 +64,4 @@ class Batch:
 
     def of_trained(self, rows: Tensor) -> Tensor:
         """The entries of ``rows`` ``[N, B]`` that belong to the trained transitions, ``[M]``."""
-        return rows.view(-1)[self.node_index[self.deeper :]]
+        return rows.view(-1).index_select(0, self.trained_index)

@@ -50,25 +50,27 @@ class PolicyPass:
     def __init__(self, agent: ActorCriticAgent, *inputs: Tensor, first: int = 0):
         _require_no_grad()
         self._agent, self._inputs, self._first = agent, inputs, first
-        actor, center, scale = agent.actor, agent.action_center, agent.action_scale
+        actor = agent.actor
         self._activations = _activations(actor.join(*inputs), actor.hidden)
         mean, self._free_log_std = actor.head(self._activations[-1]).chunk(2, dim=-1)
-        log_std = self._free_log_std.clamp(actor.log_std_min, actor.log_std_max)
+        self._log_std = self._free_log_std.clamp(actor.log_std_min, actor.log_std_max)
         noise = torch.randn_like(mean)
-        self._deviation = log_std.exp() * noise
+        self._deviation = self._log_std.exp() * noise
         raw = mean + self._deviation
         self._squashed = torch.tanh(raw)
-        self.action = torch.addcmul(center, scale, self._squashed)
-        self.log_prob = log_density(raw[first:], noise[first:], log_std[first:], scale)
+        self.action = torch.addcmul(agent.action_center, agent.action_scale, self._squashed)
+        self.log_prob = log_density(raw[first:], noise[first:], self._log_std[first:], agent.density_constant)
 
     def write_gradients(self, *, action: Tensor, log_prob: Tensor) -> None:
         """Those of the actor, given a loss's gradients by ``action`` ``[B - first, A]`` and by ``log_prob``."""
-        actor, squashed, log_prob = self._agent.actor, self._squashed[self._first :], log_prob.unsqueeze(-1)
+        actor, log_prob = self._agent.actor, log_prob.unsqueeze(-1)
+        squashed, deviation, free, log_std = (
+            values[self._first :] for values in (self._squashed, self._deviation, self._free_log_std, self._log_std)
+        )
         # action = center + scale tanh(raw), raw = mean + std noise: d log_prob / d raw = 2 tanh(raw)
-        by_mean = 2.0 * log_prob * squashed + action * self._agent.action_scale * (1.0 - squashed.square())
-        free = self._free_log_std[self._first :]
-        inside = (free >= actor.log_std_min) & (free <= actor.log_std_max)
-        by_log_std = (by_mean * self._deviation[self._first :] - log_prob) * inside
+        by_squashed = action * self._agent.action_scale
+        by_mean = by_squashed - (by_squashed * squashed - 2.0 * log_prob) * squashed
+        by_log_std = (by_mean * deviation - log_prob) * (log_std == free)  # a clamped one does not move
 
         by_head = torch.cat([by_mean, by_log_std], dim=-1)
         activations = [activation[self._first :] for activation in self._activations]
@@ -104,9 +106,9 @@ class ValuePass:
     def write_gradients(self, values: Tensor) -> None:
         """Those of both critics, given a loss's gradients by ``values`` ``[2, B]``."""
         for critic, activations, by_value in zip(self._twins, self._activations, values, strict=True):
-            by_head = by_value.unsqueeze(1)
-            _write_linear(critic.head, activations[-1], by_head)
-            _backward(by_head * critic.head.weight.t(), activations, critic.hidden, write=True)
+            torch.mv(activations[-1].t(), by_value, out=_gradient_of(critic.head_weight))
+            torch.sum(by_value, 0, out=_gradient_of(critic.head_bias))
+            _backward(torch.outer(by_value, critic.head_weight), activations, critic.hidden, write=True)
 
     def action_gradient(self) -> Tensor:
         """The derivatives of ``minimum`` by the action, ``[B, A]``; the larger value has no part in them."""
@@ -117,7 +119,7 @@ class ValuePass:
         ):
             rows = smaller.nonzero().squeeze(1)
             chosen = [activation.index_select(0, rows) for activation in activations[1:]]
-            by_last = critic.head.weight.t().expand_as(chosen[-1])
+            by_last = critic.head_weight.expand_as(chosen[-1])
             by_first_layer = _backward(by_last, [activations[0], *chosen], critic.hidden)
             by_action.index_copy_(0, rows, by_first_layer @ critic.hidden[0].weight[-self._action_size :].t())
         return by_action

@@ -41,7 +41,7 @@ def test_actions_never_leave_the_space_however_the_bounds_round(kind):
     space = spaces.Box(low, low + rng.uniform(0.1, 3, 200).astype(np.float32))
     agent = kind(OBSERVATIONS, space, hidden=(4,))
     for critic in agent.critics.twins:
-        torch.nn.init.zeros_(critic.head.weight)
+        torch.nn.init.zeros_(critic.head_weight)
     for saturated in (-50.0, 50.0):
         torch.nn.init.constant_(agent.actor.head.bias, saturated)
         torch.manual_seed(0)

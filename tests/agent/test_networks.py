@@ -38,6 +38,9 @@ def test_the_actor_equals_an_explicit_network(kind):
 def test_the_twin_critics_equal_explicit_networks():
     agent = make_agent(SACAgent)
     observation, action = as_tensors(20)
+    with torch.no_grad():
+        first, second = agent.critics(observation, action)
+        agent.critics.twins[0].head_bias -= (first - second).mean()  # so that each is the smaller one somewhere
     q = agent.critics(observation, action)
     assert q.shape == (2, 20)
     for b in range(20):
@@ -100,7 +103,7 @@ def test_the_networks_start_as_the_authors_did(kind):
     for critic in critics.twins:
         uniform(critic.hidden[0].weight, 1 / math.sqrt(observation_size + action_size))
         uniform(critic.hidden[1].weight, 1 / math.sqrt(hidden[0]))
-        uniform(critic.head.weight, 0.003)
+        uniform(critic.head_weight, 0.003)
     biases = [parameter for name, parameter in agent.named_parameters() if "bias" in name]
     # TAAC's embedding; two hidden layers and a head of the actor and of each critic
     assert len(biases) == with_prev_action + 3 * 3

@@ -49,7 +49,7 @@ def test_deterministic_act_takes_the_mode_of_both_stages():
 def test_a_tie_repeats():
     agent = make_agent(TAACAgent)
     for critic in agent.critics.twins:
-        torch.nn.init.zeros_(critic.head.weight)  # every action is worth the same
+        torch.nn.init.zeros_(critic.head_weight)  # every action is worth the same
     observation, prev_action = inputs(10)
     action, switch = agent.act(observation, prev_action, deterministic=True)
     assert not switch.any()

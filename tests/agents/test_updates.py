@@ -81,9 +81,9 @@ def test_the_targets_follow_at_every_target_interval(script):
     learner, _, batch = small_scene(script, target_interval=3)
     counters, moved = Counters(num_envs=1), []
     for _ in range(6):
-        before = learner.target_critics.twins[0].head.weight.clone()
+        before = learner.target_critics.twins[0].head_weight.clone()
         learner.update(batch, counters)
-        moved.append(not torch.equal(before, learner.target_critics.twins[0].head.weight))
+        moved.append(not torch.equal(before, learner.target_critics.twins[0].head_weight))
     assert moved == [False, False, True] * 2
     assert counters.updates == 6
 

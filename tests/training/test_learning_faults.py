@@ -82,7 +82,7 @@ def spoil_a_silent_unit(learner) -> None:
 
 @torch.no_grad()
 def spoil_target(learner) -> None:
-    learner.target_critics.twins[0].head.bias.fill_(torch.inf)
+    learner.target_critics.twins[0].head_bias.fill_(torch.inf)
 
 
 def spoil_optimizer(learner) -> None:

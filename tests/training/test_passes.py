@@ -109,7 +109,7 @@ def test_the_smaller_value_leads_to_the_action(hidden):
     agent = make_agent(SACAgent, hidden)
     observation, action = rows(3), rows(2, seed=2).requires_grad_()
     first, second = agent.critics(observation, action)
-    agent.critics.twins[0].head.bias -= (first - second).mean()
+    agent.critics.twins[0].head_bias -= (first - second).mean()
     q = ValuePass(agent.critics, observation, action.detach())
     assert 0 < (q.values[0] < q.values[1]).sum() < ROWS  # each critic is the smaller one somewhere
     with torch.enable_grad():
@@ -122,7 +122,7 @@ def test_the_smaller_value_leads_to_the_action(hidden):
 def test_one_critic_may_be_the_smaller_one_everywhere(always):
     agent = make_agent(SACAgent)
     with torch.no_grad():
-        agent.critics.twins[always].head.bias -= 1000
+        agent.critics.twins[always].head_bias -= 1000
     observation, action = rows(3), rows(2, seed=2).requires_grad_()
     found = ValuePass(agent.critics, observation, action.detach()).action_gradient()
     with torch.enable_grad():
