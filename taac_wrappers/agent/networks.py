@@ -17,7 +17,13 @@ class Linear(nn.Module):
     """``x @ weight + bias``: ``[B, in] -> [B, out]``.
 
     The weight lies ``[in, out]``: products with it and with its transpose are faster than in torch's own order.
+
+    An update asks for hundreds of layers and weights. ``layer(x)`` looks for hooks first, and ``layer.weight`` calls a
+    function that looks in three places. So layers run by ``forward``, and weights are taken from where torch keeps
+    them, which saves 2 to 3 % of the time of a frame.
     """
+
+    _parameters: dict[str, nn.Parameter]  # type: ignore[assignment]
 
     def __init__(self, in_features: int, out_features: int):
         super().__init__()
@@ -26,7 +32,8 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.addmm(self.bias, x, self.weight)
+        kept = self._parameters
+        return torch.addmm(kept["bias"], x, kept["weight"])
 
 
 class Actor(nn.Module):
@@ -55,8 +62,8 @@ class Actor(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         x = self.join(*inputs)
         for layer in self.hidden:
-            x = layer(x).relu_()
-        mean, log_std = self.head(x).chunk(2, dim=-1)
+            x = layer.forward(x).relu_()
+        mean, log_std = self.head.forward(x).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
 
@@ -74,13 +81,14 @@ class PrevActionActor(Actor):
     def join(self, *inputs: Tensor) -> Tensor:
         """What the first hidden layer is given, ``[B, 2 d]``."""
         observation, prev_action = inputs
-        return torch.cat([observation, self.embed(prev_action)], dim=-1)
+        return torch.cat([observation, self.embed.forward(prev_action)], dim=-1)
 
 
 class Critic(nn.Module):
     """``Q(s, a)``: ``[B, d + A] -> [B]``."""
 
     hidden: Sequence[Linear]
+    _parameters: dict[str, nn.Parameter]  # type: ignore[assignment]
 
     def __init__(self, input_size: int, hidden: Sequence[int]):
         super().__init__()
@@ -98,12 +106,13 @@ class Critic(nn.Module):
         if len(x) > CACHE_ROWS:
             return torch.cat([self(rows) for rows in x.split(CACHE_ROWS)])
         for layer in self.hidden:
-            x = layer(x).relu_()
+            x = layer.forward(x).relu_()
         return self.value(x)
 
     def value(self, x: Tensor) -> Tensor:
         """What the last layer makes of ``x`` ``[B, n]``."""
-        return torch.addmv(self.head_bias, x, self.head_weight)
+        kept = self._parameters
+        return torch.addmv(kept["head_bias"], x, kept["head_weight"])
 
 
 class TwinCritics(nn.Module):
@@ -123,7 +132,7 @@ class TwinCritics(nn.Module):
         with 4096.
         """
         x = torch.cat([observation, action], dim=-1)
-        return torch.stack([critic(x) for critic in self.twins])
+        return torch.stack([critic.forward(x) for critic in self.twins])
 
     def minimum(self, observation: Tensor, action: Tensor) -> Tensor:
         """The smaller of both values, ``[B]``: the pessimism that every use of a value shares."""

@@ -52,7 +52,7 @@ class PolicyPass:
         self._agent, self._inputs, self._first = agent, inputs, first
         actor = agent.actor
         self._activations = _activations(actor.join(*inputs), actor.hidden)
-        mean, self._free_log_std = actor.head(self._activations[-1]).chunk(2, dim=-1)
+        mean, self._free_log_std = actor.head.forward(self._activations[-1]).chunk(2, dim=-1)
         self._log_std = self._free_log_std.clamp(actor.log_std_min, actor.log_std_max)
         noise = torch.randn_like(mean)
         self._deviation = self._log_std.exp() * noise
@@ -129,7 +129,7 @@ def _activations(x: Tensor, layers: Sequence[Linear]) -> list[Tensor]:
     """``x``, and what every layer makes of the one before."""
     activations = [x]
     for layer in layers:
-        activations.append(layer(activations[-1]).relu_())
+        activations.append(layer.forward(activations[-1]).relu_())
     return activations
 
 
@@ -152,8 +152,9 @@ def _backward(
 
 
 def _write_linear(layer: Linear, x: Tensor, by_output: Tensor) -> None:
-    torch.mm(x.t(), by_output, out=_gradient_of(layer.weight))
-    torch.sum(by_output, 0, out=_gradient_of(layer.bias))
+    kept = layer._parameters
+    torch.mm(x.t(), by_output, out=_gradient_of(kept["weight"]))
+    torch.sum(by_output, 0, out=_gradient_of(kept["bias"]))
 
 
 def _require_no_grad() -> None:
