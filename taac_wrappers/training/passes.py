@@ -3,15 +3,16 @@
 ``loss.backward()`` leads to the same numbers, and the tests compare them. But then torch records every operation,
 visits it again, and cannot know that only the smaller critic has a gradient: an update of TAAC or SAC takes about 14 %
 more time (docs/performance.md). A loss that is not worth the trouble can be left to torch: its ``backward()``, called
-after the passes have written ``parameter.grad``, adds to it.
+after the passes have written ``parameter.grad``, adds to it. Updates run in inference mode, so compute such a loss
+under ``torch.inference_mode(False), torch.enable_grad()``, from a ``clone()`` of whatever the passes gave.
 
 A script computes the derivatives of its loss by what a pass gave, and the pass takes them on to the weights. All of it
-runs under ``torch.no_grad()``:
+runs without autograd:
 
 >>> from gymnasium.spaces import Box
 >>> from taac_wrappers.agent import SACAgent
 >>> agent, observation = SACAgent(Box(-1, 1, (3,)), Box(-1, 1, (2,))), torch.zeros(4, 3)
->>> with torch.no_grad():
+>>> with torch.inference_mode():
 ...     policy = PolicyPass(agent, observation)
 ...     q = ValuePass(agent.critics, observation, policy.action)
 ...     policy.write_gradients(action=-q.action_gradient() / 4, log_prob=torch.full((4,), 0.1 / 4))
@@ -159,7 +160,7 @@ def _write_linear(layer: Linear, x: Tensor, by_output: Tensor) -> None:
 
 def _require_no_grad() -> None:
     if torch.is_grad_enabled():
-        raise RuntimeError("a pass computes its gradients itself: call it under torch.no_grad()")
+        raise RuntimeError("a pass computes its gradients itself: call it under torch.inference_mode() or torch.no_grad()")
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:

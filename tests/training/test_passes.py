@@ -141,28 +141,32 @@ def test_where_both_values_are_equal_one_of_them_leads_to_the_action():
     assert_same([found], torch.autograd.grad(value, action))
 
 
-def test_a_loss_that_is_left_to_torch_adds_to_what_was_written():
+@pytest.mark.parametrize("without_autograd", [torch.inference_mode, torch.no_grad])
+def test_a_loss_that_is_left_to_torch_adds_to_what_was_written(without_autograd):
     agent = make_agent(TAACAgent)
     observation, action = rows(3), rows(2, seed=2)
     parameters = [*agent.critics.parameters(), *agent.actor.parameters()]
     for parameter in parameters:
         parameter.grad = torch.full_like(parameter, torch.nan)  # of the update before: it is written over
-    ValuePass(agent.critics, observation, action).write_gradients(torch.ones(2, ROWS, dtype=torch.float64))
-    torch.manual_seed(0)
-    policy = PolicyPass(agent, observation, action)
-    policy.write_gradients(action=torch.ones_like(action), log_prob=torch.ones(ROWS, dtype=torch.float64))
-    written = [parameter.grad.clone() for parameter in parameters]
-    torch.manual_seed(0)
-    with torch.enable_grad():
-        sample, log_prob = agent.policy_distribution(observation, action).sample_with_log_prob()
-        (agent.critics(observation, action).sum() + sample.sum() + log_prob.sum()).backward()
+    with without_autograd():
+        q = ValuePass(agent.critics, observation, action)
+        q.write_gradients(q.values.clone())
+        torch.manual_seed(0)
+        policy = PolicyPass(agent, observation, action)
+        policy.write_gradients(action=torch.ones_like(action), log_prob=torch.ones(ROWS, dtype=torch.float64))
+        written = [parameter.grad.clone() for parameter in parameters]
+        torch.manual_seed(0)
+        with torch.inference_mode(False), torch.enable_grad():
+            weight = q.values.clone()  # what the passes gave, as a tensor that torch may remember
+            sample, log_prob = agent.policy_distribution(observation, action).sample_with_log_prob()
+            ((weight * agent.critics(observation, action)).sum() + sample.sum() + log_prob.sum()).backward()
     assert_same(gradients(parameters), [2 * gradient for gradient in written])
 
 
 def test_passes_that_torch_would_record_are_refused():
     agent = make_agent(SACAgent)
     with torch.enable_grad():
-        with pytest.raises(RuntimeError, match=r"torch\.no_grad"):
+        with pytest.raises(RuntimeError, match=r"torch\.inference_mode"):
             PolicyPass(agent, rows(3))
-        with pytest.raises(RuntimeError, match=r"torch\.no_grad"):
+        with pytest.raises(RuntimeError, match=r"torch\.inference_mode"):
             ValuePass(agent.critics, rows(3), rows(2))
