@@ -70,8 +70,14 @@ class ActorCriticAgent(nn.Module):
     def act(self, observation: Any, prev_action: Any, deterministic: bool = False) -> tuple[Any, Any]:
         """Actions for a batch, ``[B, A]``, and the switch, ``[B]``: False where the previous action is repeated.
 
-        With ``deterministic`` the policy takes its mode. Arrays give arrays, tensors give tensors.
+        With ``deterministic`` every stage of the policy takes its mode. Arrays give arrays, tensors give tensors.
         """
+        as_array = isinstance(observation, np.ndarray)
+        with torch.inference_mode() if as_array else torch.no_grad():  # tensors may have a life in other modes
+            action, switch = self._act(self._to_tensor(observation), prev_action, deterministic)
+        return (action.cpu().numpy(), switch.cpu().numpy()) if as_array else (action, switch)
+
+    def _act(self, observation: Tensor, prev_action: Any, deterministic: bool) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
 
     def policy(self, num_envs: int = 1, *, deterministic: bool = True) -> AgentPolicy:

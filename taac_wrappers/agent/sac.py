@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
@@ -23,6 +23,7 @@ class SACAgent(ActorCriticAgent):
         hidden: sizes of the hidden layers of the actor and of each critic.
         log_std_min, log_std_max: clamp of the actor's log standard deviation.
 
+    >>> import numpy as np
     >>> _ = torch.manual_seed(0)
     >>> agent = SACAgent(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)))
     >>> action, switch = agent.act(np.zeros((4, 3), np.float32))
@@ -50,15 +51,12 @@ class SACAgent(ActorCriticAgent):
         mean, log_std = self.actor(observation)
         return SquashedGaussian(mean, log_std, self.action_center, self.action_scale)
 
-    @torch.inference_mode()
-    def act(self, observation, prev_action=None, deterministic: bool = False):
-        """Actions for a batch, ``[B, A]``, and the switch, ``[B]``: always True, and ``prev_action`` is not looked at.
+    def act(self, observation: Any, prev_action: Any = None, deterministic: bool = False) -> tuple[Any, Any]:
+        """As every agent's; the switch is always True, and ``prev_action`` is not looked at."""
+        return super().act(observation, prev_action, deterministic)
 
-        With ``deterministic`` the policy takes its mode. Arrays give arrays, tensors give tensors.
-        """
-        as_array = isinstance(observation, np.ndarray)
-        distribution = self.policy_distribution(self._to_tensor(observation))
+    def _act(self, observation: Tensor, prev_action: Any, deterministic: bool) -> tuple[Tensor, Tensor]:
+        distribution = self.policy_distribution(observation)
         action = distribution.mode() if deterministic else distribution.sample()
         action = action.clamp(self.action_low, self.action_high)  # rounding may step over a bound
-        switch = torch.ones(len(action), dtype=torch.bool, device=self.device)
-        return (action.cpu().numpy(), switch.cpu().numpy()) if as_array else (action, switch)
+        return action, torch.ones(len(action), dtype=torch.bool, device=self.device)

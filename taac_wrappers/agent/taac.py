@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -31,6 +30,7 @@ class TAACAgent(ActorCriticAgent):
         log_std_min, log_std_max: clamp of the actor's log standard deviation.
         min_advantage: clip of ``Q(s, a_hat) - Q(s, a_prev)`` from below when deciding (0 in the paper's Locomotion).
 
+    >>> import numpy as np
     >>> _ = torch.manual_seed(0)
     >>> agent = TAACAgent(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)))
     >>> action, switch = agent.act(np.zeros((4, 3), np.float32), prev_action=np.zeros((4, 2), np.float32))
@@ -73,14 +73,9 @@ class TAACAgent(ActorCriticAgent):
         with torch.no_grad():
             return switch_probability(q_repeat, q_new, self.log_switch_temperature.exp(), self.min_advantage)
 
-    @torch.inference_mode()
-    def act(self, observation, prev_action, deterministic: bool = False):
-        """Both stages for a batch: the action to execute, ``[B, A]``, and the switch, ``[B]`` (True: acted anew).
-
-        With ``deterministic`` both stages take their mode; a tie repeats. Arrays give arrays, tensors give tensors.
-        """
-        as_array = isinstance(observation, np.ndarray)
-        observation, prev_action = self._to_tensor(observation), self._to_tensor(prev_action)
+    def _act(self, observation: Tensor, prev_action: Any, deterministic: bool) -> tuple[Tensor, Tensor]:
+        """Both stages, or their modes; a tie repeats."""
+        prev_action = self._to_tensor(prev_action)
         distribution = self.policy_distribution(observation, prev_action)
         candidate = distribution.mode() if deterministic else distribution.sample()
         candidate = candidate.clamp(self.action_low, self.action_high)  # rounding may step over a bound
@@ -91,5 +86,4 @@ class TAACAgent(ActorCriticAgent):
         else:
             beta = self.switch_probability(q_repeat, q_new)
             switch = torch.rand_like(beta) < beta
-        action = torch.where(switch.unsqueeze(-1), candidate, prev_action)
-        return (action.cpu().numpy(), switch.cpu().numpy()) if as_array else (action, switch)
+        return torch.where(switch.unsqueeze(-1), candidate, prev_action), switch

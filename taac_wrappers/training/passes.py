@@ -160,7 +160,9 @@ def _write_linear(layer: Linear, x: Tensor, by_output: Tensor) -> None:
 
 def _require_no_grad() -> None:
     if torch.is_grad_enabled():
-        raise RuntimeError("a pass computes its gradients itself: call it under torch.inference_mode() or torch.no_grad()")
+        raise RuntimeError(
+            "a pass computes its gradients itself: call it under torch.inference_mode() or torch.no_grad()"
+        )
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:
