@@ -30,6 +30,7 @@ def test_arrays_give_arrays_and_tensors_give_tensors(kind):
     assert (action.shape, action.dtype, switch.shape, switch.dtype) == ((4, 2), np.float32, (4,), bool)
     same = agent.act(torch.from_numpy(observation), torch.from_numpy(prev_action), deterministic=True)
     assert all(isinstance(output, torch.Tensor) and not output.requires_grad for output in same)
+    assert not any(output.is_inference() for output in same)  # they may be used in any mode
     np.testing.assert_array_equal(same[0].numpy(), action)
     np.testing.assert_array_equal(same[1].numpy(), switch)
 
