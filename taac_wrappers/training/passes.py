@@ -106,7 +106,7 @@ class ValuePass:
 
     def write_gradients(self, values: Tensor) -> None:
         """Those of both critics, given a loss's gradients by ``values`` ``[2, B]``."""
-        for critic, activations, by_value in zip(self._twins, self._activations, values, strict=True):
+        for critic, activations, by_value in zip(self._twins, self._activations, values.unbind(), strict=True):
             torch.mv(activations[-1].t(), by_value, out=_gradient_of(critic.head_weight))
             torch.sum(by_value, 0, out=_gradient_of(critic.head_bias))
             _backward(torch.outer(by_value, critic.head_weight), activations, critic.hidden, write=True)
@@ -167,6 +167,7 @@ def _require_no_grad() -> None:
 
 def _gradient_of(parameter: Tensor) -> Tensor:
     """Where to write it."""
-    if parameter.grad is None:
-        parameter.grad = torch.empty_like(parameter)
-    return parameter.grad
+    gradient = parameter.grad
+    if gradient is None:
+        gradient = parameter.grad = torch.empty_like(parameter)
+    return gradient

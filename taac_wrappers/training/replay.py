@@ -95,7 +95,7 @@ class SequenceReplay:
         self._base = self._all_envs * self.length  # where each env's ring starts in the flat arrays
         self._started = np.zeros(num_envs, bool)
         self._intact_from = np.zeros(num_envs, np.int64)  # absolute time; what was before it has been lost
-        self._even_strata: tuple[np.ndarray, np.ndarray, np.ndarray] = (np.empty(0, np.int64),) * 3
+        self._even_shares = np.empty(0, np.int64)
         self.rng = np.random.default_rng(seed)
 
     def start(self, observation: Observation, mask: np.ndarray | None = None) -> None:
@@ -196,7 +196,7 @@ class SequenceReplay:
         follow: Literal["repeats", "episode"] = "repeats",
         train_on: Literal["first", "all"] = "first",
     ) -> Windows:
-        """Draw windows whose starts are uniform over each env's transitions, stratified in time.
+        """Draw windows whose starts are uniform over each env's transitions.
 
         Args:
             batch_size: number of windows ``B``, spread evenly over the envs.
@@ -255,18 +255,15 @@ class SequenceReplay:
         )
 
     def _draw_starts(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Env and flat slot of the starts: equal shares per env, one draw per equal slice of time."""
+        """Env and flat slot of the starts: equal shares per env, uniform over each env's transitions."""
         oldest = self._oldest()
-        span = self._head - oldest
-        env, stratum, share = self._strata(batch_size, self._filled(oldest))
-        offset = ((stratum + self.rng.random(batch_size)) / share * span[env]).astype(np.int64)
-        start = oldest[env] + np.minimum(offset, span[env] - 1)  # rounding may reach the slice's open end
-        slot = self._flat(env, start)
-        # No transition starts at a final observation: draw those again, uniformly.
+        env = self._shares(batch_size, self._filled(oldest))
+        begin, span = oldest[env], (self._head - oldest)[env]
+        slot = self._flat(env, begin + self.rng.integers(span))
+        # No transition starts at a final observation: draw those again.
         wrong = np.flatnonzero(self._flags[slot] & FINAL)
         while len(wrong):
-            again = env[wrong]
-            slot[wrong] = self._flat(again, oldest[again] + self.rng.integers(span[again]))
+            slot[wrong] = self._flat(env[wrong], begin[wrong] + self.rng.integers(span[wrong]))
             wrong = wrong[self._flags[slot[wrong]] & FINAL != 0]
         return env, slot
 
@@ -281,20 +278,19 @@ class SequenceReplay:
             raise ValueError("sample: no env has a transition yet")
         return filled
 
-    def _strata(self, batch_size: int, envs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Env of each start, which of that env's slices of time it is drawn from, and how many of them there are."""
+    def _shares(self, batch_size: int, envs: np.ndarray) -> np.ndarray:
+        """Env of each start: all ``envs`` equally often, but for a rest that goes to some of them at random."""
         share, rest = divmod(batch_size, len(envs))
         same_for_all = not rest and len(envs) == self.num_envs
-        if same_for_all and len(self._even_strata[0]) == batch_size:
-            return self._even_strata
+        if same_for_all and len(self._even_shares) == batch_size:
+            return self._even_shares
         shares = np.full(len(envs), share)
         if rest:
             shares[self.rng.choice(len(envs), rest, replace=False)] += 1
-        stratum = np.arange(batch_size) - np.repeat(np.cumsum(shares) - shares, shares)
-        strata = np.repeat(envs, shares), stratum, np.repeat(shares, shares)
+        env = np.repeat(envs, shares)
         if same_for_all:
-            self._even_strata = strata  # the next batch is likely to have this size too
-        return strata
+            self._even_shares = env  # the next batch is likely to have this size too
+        return env
 
     def _oldest(self) -> np.ndarray:
         """Absolute time of each env's oldest transition whose previous slot is still there."""

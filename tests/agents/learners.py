@@ -49,7 +49,7 @@ def small_scene(script: ModuleType, *, double: bool = False, hidden: tuple[int, 
     """With ``double``, networks and floating tensors are float64, precise enough for differences."""
     clip_advantage = {"min_advantage": 0.0} if changes.get("clip_advantage") else {}
     agent = make_agent(AGENTS[script.METHOD], hidden=hidden, **clip_advantage)
-    settings = {"batch_size": 16, "hidden": hidden, "reward_clip": None, "learning_rate": 1e-3, **changes}
+    settings = {"batch_size": 32, "hidden": hidden, "reward_clip": None, "learning_rate": 1e-3, **changes}
     learner = script.Learner(script.Args(**settings), agent.double() if double else agent)
     torch.manual_seed(3)
     for parameter in learner.target_critics.parameters():

@@ -74,5 +74,4 @@ def test_a_save_into_a_million_frames_writes_what_is_new(tmp_path, written):
     )
     again.load_chunks(CheckpointStore(tmp_path).load().chunks)
     assert len(again) == FRAMES
-    newest = again.sample(2 * FRAMES // NEW).observation[-1]  # stratified: the last draw is among the newest frames
-    assert newest[0] > 0
+    assert again.sample(20 * FRAMES // NEW).observation[:, 0].max() > 0  # about 20 of these are new frames
