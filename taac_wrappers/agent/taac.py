@@ -70,8 +70,8 @@ class TAACAgent(ActorCriticAgent):
 
     def switch_probability(self, q_repeat: Tensor, q_new: Tensor) -> Tensor:
         """Stage two: the probability beta*_1 of executing the candidate, without gradient."""
-        with torch.no_grad():
-            return switch_probability(q_repeat, q_new, self.log_switch_temperature.exp(), self.min_advantage)
+        temperature = self.log_switch_temperature.detach().exp()
+        return switch_probability(q_repeat.detach(), q_new.detach(), temperature, self.min_advantage)
 
     def _act(self, observation: Tensor, prev_action: Any, deterministic: bool) -> tuple[Tensor, Tensor]:
         """Both stages, or their modes; a tie repeats."""

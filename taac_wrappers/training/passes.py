@@ -107,9 +107,10 @@ class ValuePass:
     def write_gradients(self, values: Tensor) -> None:
         """Those of both critics, given a loss's gradients by ``values`` ``[2, B]``."""
         for critic, activations, by_value in zip(self._twins, self._activations, values.unbind(), strict=True):
-            torch.mv(activations[-1].t(), by_value, out=_gradient_of(critic.head_weight))
+            head = critic.head_weight
+            torch.mv(activations[-1].t(), by_value, out=_gradient_of(head))
             torch.sum(by_value, 0, out=_gradient_of(critic.head_bias))
-            _backward(torch.outer(by_value, critic.head_weight), activations, critic.hidden, write=True)
+            _backward(torch.outer(by_value, head), activations, critic.hidden, write=True)
 
     def action_gradient(self) -> Tensor:
         """The derivatives of ``minimum`` by the action, ``[B, A]``; the larger value has no part in them."""
@@ -120,9 +121,9 @@ class ValuePass:
         ):
             rows = smaller.nonzero().squeeze(1)
             chosen = [activation.index_select(0, rows) for activation in activations[1:]]
-            by_last = critic.head_weight.expand_as(chosen[-1])
-            by_first_layer = _backward(by_last, [activations[0], *chosen], critic.hidden)
-            by_action.index_copy_(0, rows, by_first_layer @ critic.hidden[0].weight[-self._action_size :].t())
+            layers, by_last = critic.hidden, critic.head_weight.expand_as(chosen[-1])
+            by_first_layer = _backward(by_last, [activations[0], *chosen], layers)
+            by_action.index_copy_(0, rows, by_first_layer @ layers[0].weight[-self._action_size :].t())
         return by_action
 
 
