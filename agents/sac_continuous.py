@@ -142,25 +142,19 @@ def make_agent(args: Args, observation_space, action_space) -> SACAgent:
 # (taac_wrappers/training/passes.py says why, and the tests compare them with torch's).
 
 
-@dataclass
-class Decisions:
-    """The current policy: one sample of an action at a state serves every loss."""
-
-    candidate: PolicyPass  # [M + F] a ~ pi(. | s) and its density
-    q_new: ValuePass  # [M + F] Q(s, a)
+Decisions = PolicyPass
+"""The current policy, [M + F]: a ~ pi(. | s) and its density. One sample at a state serves every loss."""
 
 
 def decide(agent: SACAgent, batch: Batch) -> Decisions:
     """What the current policy would do at the batch's states."""
-    candidate = PolicyPass(agent, batch.state_observation)
-    q_new = ValuePass(agent.critics, batch.state_observation, candidate.action)
-    return Decisions(candidate, q_new)
+    return PolicyPass(agent, batch.state_observation)
 
 
 def td_target(args: Args, agent: SACAgent, target_critics: TwinCritics, batch: Batch, at: Decisions) -> Tensor:
     """One-step targets, [M]. Entropy is a reward like any other: as in the authors' code, also at the last state."""
-    entropy_bonus = agent.log_action_temperature.exp() * -at.candidate.log_prob[: batch.nodes]
-    q_new = target_critics.minimum(batch.state_observation[: batch.nodes], at.candidate.action[: batch.nodes])
+    entropy_bonus = agent.log_action_temperature.exp() * -at.log_prob[: batch.nodes]
+    q_new = target_critics.minimum(batch.state_observation[: batch.nodes], at.action[: batch.nodes])
     goes_on = ~batch.terminated[0]
     return batch.reward[0] + args.gamma * (goes_on * q_new + entropy_bonus)
 
@@ -177,12 +171,11 @@ def critic_loss(agent: SACAgent, batch: Batch, target: Tensor) -> Tensor:
 def actor_loss(agent: SACAgent, batch: Batch, at: Decisions) -> Tensor:
     """High values, and an entropy that the temperature weighs."""
     temperature = agent.log_action_temperature.exp()
-    loss = temperature * at.candidate.log_prob - at.q_new.minimum
+    q_new = ValuePass(agent.critics, batch.state_observation, at.action)
+    loss = temperature * at.log_prob - q_new.minimum
     assert loss.shape == batch.acting_weight.shape
     weight = batch.acting_weight / len(loss)
-    at.candidate.write_gradients(
-        action=-weight.unsqueeze(1) * at.q_new.action_gradient(), log_prob=weight * temperature
-    )
+    at.write_gradients(action=-weight.unsqueeze(1) * q_new.action_gradient(), log_prob=weight * temperature)
     return batch.acting_weight * loss
 
 
@@ -210,9 +203,9 @@ class Learner:
         self.args, self.agent = args, agent
         self.target_critics = copy.deepcopy(agent.critics).requires_grad_(False)
         self.critic_weights, self.target_weights = as_vector(agent.critics), as_vector(self.target_critics)
-        temperatures = agent.parameters(recurse=False)
-        everything = [self.critic_weights, as_vector(agent.actor), *temperatures]
-        self.optimizer = torch.optim.Adam(everything, lr=args.learning_rate, eps=1e-7, fused=True)
+        self.policy_weights = [as_vector(agent.actor), *agent.parameters(recurse=False)]  # and the temperatures
+        everything = [self.critic_weights, *self.policy_weights]
+        self.optimizer = torch.optim.Adam(everything, lr=args.learning_rate, eps=1e-7)
         self.normalizer = None if args.reward_clip is None else AdaptiveNormalizer(clip=args.reward_clip)
         self.entropy_targets = entropy_targets_of(args, agent)
 
@@ -231,12 +224,14 @@ class Learner:
         args, agent = self.args, self.agent
         at = decide(agent, batch)
         target = td_target(args, agent, self.target_critics, batch, at)
-        entropy = -at.candidate.log_prob
         loss_q = critic_loss(agent, batch, target)
+        adam_step(self.optimizer, [self.critic_weights])
+
+        # The actor is trained by critics that have just learned (a joint step, as in the authors' code, learned later).
+        entropy = -at.log_prob
         loss_pi = actor_loss(agent, batch, at)
         loss_alpha = temperature_loss(agent, batch, entropy, self.entropy_targets)
-
-        adam_step(self.optimizer)
+        adam_step(self.optimizer, self.policy_weights)
         counters.updates += 1
         if counters.updates % args.target_interval == 0:
             self.target_weights.lerp_(self.critic_weights, args.tau)

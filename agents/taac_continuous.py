@@ -278,9 +278,9 @@ class Learner:
         self.args, self.agent = args, agent
         self.target_critics = copy.deepcopy(agent.critics).requires_grad_(False)
         self.critic_weights, self.target_weights = as_vector(agent.critics), as_vector(self.target_critics)
-        temperatures = agent.parameters(recurse=False)
-        everything = [self.critic_weights, as_vector(agent.actor), *temperatures]
-        self.optimizer = torch.optim.Adam(everything, lr=args.learning_rate, eps=1e-7, fused=True)
+        self.policy_weights = [as_vector(agent.actor), *agent.parameters(recurse=False)]  # and the temperatures
+        everything = [self.critic_weights, *self.policy_weights]
+        self.optimizer = torch.optim.Adam(everything, lr=args.learning_rate, eps=1e-7)
         self.normalizer = None if args.reward_clip is None else AdaptiveNormalizer(clip=args.reward_clip)
         self.entropy_targets = entropy_targets_of(args, agent)
 
@@ -304,7 +304,7 @@ class Learner:
         loss_pi = actor_loss(agent, batch, at)
         loss_alpha = temperature_loss(agent, batch, entropies, self.entropy_targets)
 
-        adam_step(self.optimizer)
+        adam_step(self.optimizer, [self.critic_weights, *self.policy_weights])
         agent.log_switch_temperature.clamp_(min=math.log(MIN_SWITCH_TEMPERATURE))
         counters.updates += 1
         if counters.updates % args.target_interval == 0:

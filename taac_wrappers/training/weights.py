@@ -33,28 +33,24 @@ def as_vector(module: nn.Module) -> nn.Parameter:
     return vector
 
 
-def adam_step(optimizer: torch.optim.Adam) -> None:
-    """What ``optimizer.step()`` does if it is fused, in a third of the time, which saves 2 % of an update of TAAC.
+def adam_step(optimizer: torch.optim.Adam, weights: list[nn.Parameter]) -> None:
+    """What ``optimizer.step()`` does to these of its weights, in less than half the time: 2 % of an update of TAAC.
 
     The rest of the time goes to Python code that finds out every time what to call.
 
     >>> weights = nn.Parameter(torch.ones(3))
     >>> weights.grad = torch.tensor([1.0, -1.0, 0.0])
-    >>> adam_step(torch.optim.Adam([weights], lr=0.5, fused=True))
+    >>> adam_step(torch.optim.Adam([weights], lr=0.5), [weights])
     >>> weights.detach().round(decimals=3).tolist()
     [0.5, 1.5, 1.0]
     """
     (group,) = optimizer.param_groups
-    weights = group["params"]
-    states = [optimizer.state[vector] for vector in weights]
-    if not all(states):  # the first step makes them
-        optimizer.step()
-        return
+    states = [optimizer.state[vector] or _first_state(optimizer, vector) for vector in weights]
     steps = [state["step"] for state in states]
     torch._foreach_add_(steps, 1)
     torch._fused_adam_(
-        weights,
-        [vector.grad for vector in weights],
+        weights,  # type: ignore[arg-type]
+        [vector.grad for vector in weights],  # type: ignore[misc]
         [state["exp_avg"] for state in states],
         [state["exp_avg_sq"] for state in states],
         [],
@@ -67,3 +63,11 @@ def adam_step(optimizer: torch.optim.Adam) -> None:
         amsgrad=False,
         maximize=False,
     )
+
+
+def _first_state(optimizer: torch.optim.Adam, vector: nn.Parameter) -> dict[str, torch.Tensor]:
+    """As torch begins."""
+    state = optimizer.state[vector]
+    state["step"] = torch.zeros((), dtype=torch.float32, device=vector.device)
+    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(vector), torch.zeros_like(vector)
+    return state

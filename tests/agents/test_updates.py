@@ -17,8 +17,11 @@ from taac_wrappers.training.run import Counters
 BOTH = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 
 
-def losses_of(script, learner, batch, seed: int) -> dict[str, torch.Tensor]:
-    """Each part's own loss, for torch to differentiate: the equations, with the sample that ``decide`` takes."""
+def losses_of(script, learner, trained_critics, batch, seed: int) -> dict[str, torch.Tensor]:
+    """Each part's own loss, for torch to differentiate: the equations, with the sample that ``decide`` takes.
+
+    TAAC's actor is trained together with the critics, SAC's by those that the update has trained.
+    """
     args, agent, deeper, weight = learner.args, learner.agent, batch.deeper, batch.acting_weight
     is_taac = script.METHOD == "taac"
     torch.manual_seed(seed)
@@ -28,7 +31,8 @@ def losses_of(script, learner, batch, seed: int) -> dict[str, torch.Tensor]:
     torch.manual_seed(seed)
     policy = agent.policy_distribution(batch.state_observation, *([batch.state_prev_action] if is_taac else []))
     candidate, log_prob = policy.sample_with_log_prob()
-    q_new, log_prob = agent.critics.minimum(batch.state_observation, candidate)[deeper:], log_prob[deeper:]
+    critics_of_actor = agent.critics if is_taac else trained_critics
+    q_new, log_prob = critics_of_actor.minimum(batch.state_observation, candidate)[deeper:], log_prob[deeper:]
     beta = at.beta[deeper:] if is_taac else torch.ones(())
 
     critics = (agent.critics(batch.observation, batch.action) - target).square().sum(0).mean()
@@ -49,9 +53,9 @@ def test_each_parameter_takes_one_step_along_the_gradient_of_its_own_loss(script
     learner, _, batch = small_scene(script)
     before, targets_before = copy.deepcopy(learner.agent), copy.deepcopy(learner.target_critics)
     reference = copy.deepcopy(learner)
-    losses = losses_of(script, reference, batch, seed=3)
     torch.manual_seed(3)
     metrics = learner.update(batch, Counters(num_envs=1))
+    losses = losses_of(script, reference, learner.agent.critics, batch, seed=3)
 
     parameters, seen = dict(learner.agent.named_parameters()), set()
     for part, loss in losses.items():

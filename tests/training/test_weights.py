@@ -58,22 +58,27 @@ def test_weights_that_nobody_trains_have_no_gradients():
 
 
 def test_a_step_of_adam_is_that_of_torch_to_the_bit():
-    """From the first step on, with the state that torch would keep, whatever the settings."""
+    """From the first step on, with the state that torch would keep, whatever the settings and whoever comes first."""
     torch.manual_seed(0)
     start = [torch.randn(1000), torch.randn(())]
     settings = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1, "fused": True}
     gradients = [[torch.randn_like(vector) for vector in start] for _ in range(5)]
     ours, theirs = ([nn.Parameter(vector.clone()) for vector in start] for _ in range(2))
     our_adam, their_adam = (torch.optim.Adam(weights, **settings) for weights in (ours, theirs))
-    for step in gradients:
+    for number, step in enumerate(gradients):
         for weights in (ours, theirs):
             for vector, gradient in zip(weights, step, strict=True):
                 vector.grad = gradient
         with torch.inference_mode():  # as the scripts do
-            adam_step(our_adam)
+            if number % 2:
+                adam_step(our_adam, ours)
+            else:
+                adam_step(our_adam, ours[1:])
+                adam_step(our_adam, ours[:1])
         their_adam.step()
         for our_vector, their_vector in zip(ours, theirs, strict=True):
             assert torch.equal(our_vector, their_vector)
             for name, value in their_adam.state[their_vector].items():
                 assert torch.equal(our_adam.state[our_vector][name], value), name
+                assert our_adam.state[our_vector][name].dtype == value.dtype
     assert our_adam.state[ours[0]]["step"].item() == 5
