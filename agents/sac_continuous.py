@@ -9,7 +9,8 @@ what TAAC adds, and nothing else.
     python agents/sac_continuous.py --env-id FetchPush-v2 --seed 1 --track
 
 Where this differs from the authors' code (all listed in docs/sac.md): random actions before learning starts are
-uniform, as TAAC's are; the actor is trained at the next states of the sampled transitions and at first states.
+uniform, as TAAC's are; the actor is trained at the next states of the sampled transitions and at first states, by
+critics that have just been trained.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ class Learner:
         loss_q = critic_loss(agent, batch, target)
         adam_step(self.optimizer, [self.critic_weights])
 
-        # The actor is trained by critics that have just learned (a joint step, as in the authors' code, learned later).
+        # The actor is trained by what the critics have become: with a joint step it learned later (docs/sac.md).
         entropy = -at.log_prob
         loss_pi = actor_loss(agent, batch, at)
         loss_alpha = temperature_loss(agent, batch, entropy, self.entropy_targets)

@@ -3,8 +3,8 @@
     python benchmarks/sb3_sac.py --env-id HalfCheetah-v5 --seed 0 --run-dir runs/sb3
 
 What differs is Stable-Baselines3's own: three optimizers instead of one, the actor trained at the states of the
-sampled transitions instead of the next ones, clamps of the log standard deviation, and, unless ``--our-start`` is
-given, the weights that training starts from.
+sampled transitions instead of the next ones and by a sample of its own, clamps of the log standard deviation, and,
+unless ``--our-start`` is given, the weights that training starts from.
 """
 
 from __future__ import annotations
