@@ -9,8 +9,7 @@ what TAAC adds, and nothing else.
     python agents/sac_continuous.py --env-id FetchPush-v2 --seed 1 --track
 
 Where this differs from the authors' code (all listed in docs/sac.md): random actions before learning starts are
-uniform, as TAAC's are; the actor is trained at the next states of the sampled transitions and at first states, by
-critics that have just been trained.
+uniform, as TAAC's are; the actor is trained at the states of the sampled transitions, after the critics.
 """
 
 from __future__ import annotations
@@ -144,18 +143,20 @@ def make_agent(args: Args, observation_space, action_space) -> SACAgent:
 
 
 Decisions = PolicyPass
-"""The current policy, [M + F]: a ~ pi(. | s) and its density. One sample at a state serves every loss."""
+"""The current policy at some states: a ~ pi(. | s) and its density, [M]."""
 
 
-def decide(agent: SACAgent, batch: Batch) -> Decisions:
-    """What the current policy would do at the batch's states."""
-    return PolicyPass(agent, batch.state_observation)
+def decide(agent: SACAgent, observation: Tensor) -> Decisions:
+    """One sample of the current policy at every state."""
+    return PolicyPass(agent, observation)
 
 
-def td_target(args: Args, agent: SACAgent, target_critics: TwinCritics, batch: Batch, at: Decisions) -> Tensor:
+def td_target(args: Args, agent: SACAgent, target_critics: TwinCritics, batch: Batch) -> Tensor:
     """One-step targets, [M]. Entropy is a reward like any other: as in the authors' code, also at the last state."""
-    entropy_bonus = agent.log_action_temperature.exp() * -at.log_prob[: batch.nodes]
-    q_new = target_critics.minimum(batch.state_observation[: batch.nodes], at.action[: batch.nodes])
+    next_observation = batch.state_observation[: batch.nodes]
+    at_next = decide(agent, next_observation)
+    entropy_bonus = agent.log_action_temperature.exp() * -at_next.log_prob
+    q_new = target_critics.minimum(next_observation, at_next.action)
     goes_on = ~batch.terminated[0]
     return batch.reward[0] + args.gamma * (goes_on * q_new + entropy_bonus)
 
@@ -170,20 +171,19 @@ def critic_loss(agent: SACAgent, batch: Batch, target: Tensor) -> Tensor:
 
 
 def actor_loss(agent: SACAgent, batch: Batch, at: Decisions) -> Tensor:
-    """High values, and an entropy that the temperature weighs."""
+    """High values, and an entropy that the temperature weighs; [M], before the mean."""
     temperature = agent.log_action_temperature.exp()
-    q_new = ValuePass(agent.critics, batch.state_observation, at.action)
+    q_new = ValuePass(agent.critics, batch.observation, at.action)
     loss = temperature * at.log_prob - q_new.minimum
-    assert loss.shape == batch.acting_weight.shape
-    weight = batch.acting_weight / len(loss)
-    at.write_gradients(action=-weight.unsqueeze(1) * q_new.action_gradient(), log_prob=weight * temperature)
-    return batch.acting_weight * loss
+    assert loss.shape == (len(batch.observation),)
+    at.write_gradients(action=-q_new.action_gradient() / len(loss), log_prob=(temperature / len(loss)).expand_as(loss))
+    return loss
 
 
-def temperature_loss(agent: SACAgent, batch: Batch, entropy: Tensor, entropy_target: float) -> Tensor:
+def temperature_loss(agent: SACAgent, entropy: Tensor, entropy_target: float) -> Tensor:
     """The temperature falls while the entropy is above the target and rises while it is below."""
-    assert entropy.shape == batch.acting_weight.shape
-    surplus = ((entropy - entropy_target) * batch.acting_weight).mean()
+    assert entropy.ndim == 1
+    surplus = entropy.mean() - entropy_target
     agent.log_action_temperature.grad = surplus
     return agent.log_action_temperature * surplus
 
@@ -223,15 +223,15 @@ class Learner:
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
         """One step of everything; what it returns is averaged by whoever looks at it."""
         args, agent = self.args, self.agent
-        at = decide(agent, batch)
-        target = td_target(args, agent, self.target_critics, batch, at)
+        target = td_target(args, agent, self.target_critics, batch)
         loss_q = critic_loss(agent, batch, target)
         adam_step(self.optimizer, [self.critic_weights])
 
-        # The actor is trained by what the critics have become: with a joint step it learned later (docs/sac.md).
+        # The actor is trained by what the critics have become, where they were just trained (docs/sac.md says why).
+        at = decide(agent, batch.observation)
         entropy = -at.log_prob
         loss_pi = actor_loss(agent, batch, at)
-        loss_alpha = temperature_loss(agent, batch, entropy, self.entropy_targets)
+        loss_alpha = temperature_loss(agent, entropy, self.entropy_targets)
         adam_step(self.optimizer, self.policy_weights)
         counters.updates += 1
         if counters.updates % args.target_interval == 0:

@@ -36,10 +36,11 @@ def update_flops(agent: TAACAgent | SACAgent, batch: Batch) -> Flops:
     ================  ===============  ==========  ================  =================================================
     network           rows, TAAC       rows, SAC   weight gradients  input gradients
     ================  ===============  ==========  ================  =================================================
-    actor             D + M + F        M + F       M + F rows        M + F rows: of every layer but the first, which
-                                                                     TAAC leads to the embedded previous action
+    actor             D + M + F        M           yes, not at D     as many, of every layer but the first, which TAAC
+                                                                     leads to the embedded previous action
+    actor                              M
     critics           M                M           yes               of every layer but the first
-    critics           M + F            M + F                         of one critic: they lead to the action
+    critics           M + F            M                             of one critic: they lead to the action
     critics           2 D + M + F
     target critics    D + M + S        M
     ================  ===============  ==========  ================  =================================================
@@ -48,7 +49,6 @@ def update_flops(agent: TAACAgent | SACAgent, batch: Batch) -> Flops:
     """
     observation, action = agent.observation_space.shape[0], agent.action_space.shape[0]
     trained, deeper, nodes, stops = batch.trained, batch.deeper, batch.nodes, len(batch.stop_nodes)
-    acting = len(batch.acting_observation)
     inner = list(pairwise(agent.hidden))
     to_head = [*inner, (agent.hidden[-1], 2 * action)]
 
@@ -56,13 +56,15 @@ def update_flops(agent: TAACAgent | SACAgent, batch: Batch) -> Flops:
     if isinstance(agent, TAACAgent):
         actor = [(action, observation), (2 * observation, agent.hidden[0]), *to_head]  # embeds the previous action
         actor_input_gradients = [(observation, agent.hidden[0]), *to_head]
-        without_gradient = 2 * deeper + acting + nodes + stops
+        acting = len(batch.acting_observation)
+        decisions, without_gradient = deeper + acting, 2 * deeper + acting + nodes + stops
     else:
         actor = [(observation, agent.hidden[0]), *to_head]
         actor_input_gradients = to_head
-        without_gradient = nodes
+        acting = trained
+        decisions, without_gradient = nodes + acting, nodes
     actor_flops = (
-        _flops(actor, deeper + acting)
+        _flops(actor, decisions)
         + _flops(actor, acting)  # gradients of weights
         + _flops(actor_input_gradients, acting)
     )

@@ -18,9 +18,9 @@ class Linear(nn.Module):
 
     The weight lies ``[in, out]``: products with it and with its transpose are faster than in torch's own order.
 
-    An update asks for hundreds of layers and weights. ``layer(x)`` looks for hooks first, and ``layer.weight`` calls a
-    function that looks in three places. So layers run by ``forward``, and weights are taken from where torch keeps
-    them, which saves 2 to 3 % of the time of a frame.
+    An update asks more than a hundred times for a layer or a weight. ``layer(x)`` looks for hooks first, and
+    ``layer.weight`` calls a function that looks in three places. So layers run by ``forward``, and weights are taken
+    from where torch keeps them, which saves 2 to 3 % of the time of a frame.
     """
 
     _parameters: dict[str, nn.Parameter]  # type: ignore[assignment]

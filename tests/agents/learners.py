@@ -66,7 +66,7 @@ def small_scene(script: ModuleType, *, double: bool = False, hidden: tuple[int, 
 def decided(script: ModuleType, agent: Any, batch: Batch) -> Any:
     """What the script's ``decide`` finds, called as its ``update`` does."""
     with torch.no_grad():
-        return script.decide(agent, batch)
+        return script.decide(agent, batch.observation if script.METHOD == "sac" else batch)
 
 
 def gradients_of(loss: Callable[..., torch.Tensor], parameters: Sequence[torch.Tensor], *arguments: Any) -> tuple:

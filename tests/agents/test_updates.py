@@ -17,35 +17,42 @@ from taac_wrappers.training.run import Counters
 BOTH = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 
 
-def losses_of(script, learner, trained_critics, batch, seed: int) -> dict[str, torch.Tensor]:
-    """Each part's own loss, for torch to differentiate: the equations, with the sample that ``decide`` takes.
-
-    TAAC's actor is trained together with the critics, SAC's by those that the update has trained.
-    """
+def losses_of_taac(learner, trained_critics, batch) -> dict[str, torch.Tensor]:
+    """Each part's own loss, for torch to differentiate: the equations, with the sample that ``decide`` takes."""
     args, agent, deeper, weight = learner.args, learner.agent, batch.deeper, batch.acting_weight
-    is_taac = script.METHOD == "taac"
-    torch.manual_seed(seed)
-    at = decided(script, agent, batch)
+    seed = torch.initial_seed()
+    at = decided(SCRIPTS["taac"], agent, batch)
     with torch.no_grad():
-        target = script.td_target(args, *([] if is_taac else [agent]), learner.target_critics, batch, at)
+        target = SCRIPTS["taac"].td_target(args, learner.target_critics, batch, at)
     torch.manual_seed(seed)
-    policy = agent.policy_distribution(batch.state_observation, *([batch.state_prev_action] if is_taac else []))
+    policy = agent.policy_distribution(batch.state_observation, batch.state_prev_action)
     candidate, log_prob = policy.sample_with_log_prob()
-    critics_of_actor = agent.critics if is_taac else trained_critics
-    q_new, log_prob = critics_of_actor.minimum(batch.state_observation, candidate)[deeper:], log_prob[deeper:]
-    beta = at.beta[deeper:] if is_taac else torch.ones(())
-
-    critics = (agent.critics(batch.observation, batch.action) - target).square().sum(0).mean()
+    q_new, log_prob = agent.critics.minimum(batch.state_observation, candidate)[deeper:], log_prob[deeper:]
+    beta = at.beta[deeper:]
     actor = (weight * (agent.log_action_temperature.exp().detach() * log_prob - beta * q_new)).mean()
-    temperatures, entropies = [agent.log_action_temperature], [-log_prob.detach()]
-    if is_taac:
-        temperatures, entropies = [agent.log_switch_temperature, *temperatures], [binary_entropy(beta), *entropies]
-    targets = torch.as_tensor(learner.entropy_targets).reshape(-1)
-    temperature = sum(
-        log * (weight * (entropy - goal)).mean()
-        for log, entropy, goal in zip(temperatures, entropies, targets, strict=True)
-    )
-    return {"critics.": critics, "actor.": actor, "log_": temperature}
+    switch_target, action_target = learner.entropy_targets.flatten()
+    temperature = agent.log_switch_temperature * (weight * (binary_entropy(beta) - switch_target)).mean()
+    temperature += agent.log_action_temperature * (weight * (-log_prob.detach() - action_target)).mean()
+    return {"critics.": critic_loss_of(agent, batch, target), "actor.": actor, "log_": temperature}
+
+
+def losses_of_sac(learner, trained_critics, batch) -> dict[str, torch.Tensor]:
+    """As above; but the actor is trained after the critics, by what they have become, and takes a sample of its own."""
+    agent = learner.agent
+    with torch.no_grad():
+        target = SCRIPTS["sac"].td_target(learner.args, agent, learner.target_critics, batch)
+    action, log_prob = agent.policy_distribution(batch.observation).sample_with_log_prob()
+    q_new = trained_critics.minimum(batch.observation, action)
+    actor = (agent.log_action_temperature.exp().detach() * log_prob - q_new).mean()
+    temperature = agent.log_action_temperature * (-log_prob.detach() - learner.entropy_targets).mean()
+    return {"critics.": critic_loss_of(agent, batch, target), "actor.": actor, "log_": temperature}
+
+
+def critic_loss_of(agent, batch, target: torch.Tensor) -> torch.Tensor:
+    return (agent.critics(batch.observation, batch.action) - target).square().sum(0).mean()
+
+
+LOSSES = {"taac": losses_of_taac, "sac": losses_of_sac}
 
 
 @BOTH
@@ -55,7 +62,8 @@ def test_each_parameter_takes_one_step_along_the_gradient_of_its_own_loss(script
     reference = copy.deepcopy(learner)
     torch.manual_seed(3)
     metrics = learner.update(batch, Counters(num_envs=1))
-    losses = losses_of(script, reference, learner.agent.critics, batch, seed=3)
+    torch.manual_seed(3)
+    losses = LOSSES[script.METHOD](reference, learner.agent.critics, batch)
 
     parameters, seen = dict(learner.agent.named_parameters()), set()
     for part, loss in losses.items():
