@@ -200,8 +200,8 @@ def td_target(args: Args, target_critics: TwinCritics, batch: Batch, at: Decisio
     asked = torch.arange(batch.nodes, device=observation.device) if mixes else batch.stop_nodes
     # beta is the online policy's, but the values it chooses between are the target critics' (Eq. 3).
     q_new, q_asked = target_critics.minimum(
-        torch.cat([observation, observation[asked]]),
-        torch.cat([at.candidate.action[: batch.nodes], prev_action[asked]]),
+        torch.cat([observation, observation.index_select(0, asked)]),
+        torch.cat([at.candidate.action[: batch.nodes], prev_action.index_select(0, asked)]),
     ).split([batch.nodes, len(asked)])
     q_repeat = torch.zeros_like(q_new).index_copy_(0, asked, q_asked)
 

@@ -27,18 +27,25 @@ RUNS = {
 """What each file of mountaincar/ is; the commands are in README.md."""
 
 HALFCHEETAH = {
-    "SAC, seed 0": "sac_s0",
-    "SAC, seed 1": "sac_s1",
-    "SAC, seed 2": "sac_s2",
-    "SAC, seed 3": "sac_s3",
-    "SAC, later code, seed 0": "sac_again_s0",
-    "SAC, later code, seed 1": "sac_again_s1",
-    "Stable-Baselines3's SAC, seed 0": "sb3_sac_s0",
-    "Stable-Baselines3's SAC, seed 1": "sb3_sac_s1",
-    "Stable-Baselines3's, started like ours, seed 0": "sb3_sac_our_start_s0",
-    "Stable-Baselines3's, started like ours, seed 1": "sb3_sac_our_start_s1",
+    **{f"SAC, seed {seed}": f"sac_s{seed}" for seed in (0, 1)},
+    **{f"SAC, actor at next states, seed {seed}": f"sac_critics_first_s{seed}" for seed in (0, 1)},
+    **{f"the same, joint step, seed {seed}": f"sac_joint_independent_s{seed}" for seed in (0, 1)},
+    **{f"the same, draws by slices, seed {seed}": f"sac_joint_s{seed}" for seed in (0, 1, 2, 3)},
+    **{f"the same, later code, seed {seed}": f"sac_joint_again_s{seed}" for seed in (0, 1)},
+    **{f"Stable-Baselines3's SAC, started like ours, seed {seed}": f"sb3_sac_our_start_s{seed}" for seed in (0, 1, 2)},
+    **{f"Stable-Baselines3's SAC, seed {seed}": f"sb3_sac_s{seed}" for seed in (0, 1)},
 }
 """What each file of halfcheetah/ is."""
+
+HALFCHEETAH_STYLES: dict[str, dict] = {
+    "SAC": {"color": "tab:blue", "linewidth": 2.2},
+    "SAC, actor at next states": {"color": "tab:cyan"},
+    "the same, joint step": {"color": "tab:green", "linewidth": 0.8},
+    "the same, draws by slices": {"color": "tab:olive", "linewidth": 0.8},
+    "the same, later code": {"color": "tab:olive", "linewidth": 0.8, "linestyle": ":"},
+    "Stable-Baselines3's SAC, started like ours": {"color": "tab:orange", "linestyle": "--", "linewidth": 1.8},
+    "Stable-Baselines3's SAC": {"color": "tab:gray", "linestyle": "--"},
+}
 
 Metrics = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -97,16 +104,13 @@ def draw_halfcheetah(runs: dict[str, Metrics], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(6.5, 3.8), constrained_layout=True)
     for name, metrics in runs.items():
         frames, scores = metrics["eval/score"]
-        style = {"color": "tab:cyan" if "later" in name else "tab:blue"}
-        if name.startswith("Stable"):
-            style = {"color": "tab:orange" if "like ours" in name else "tab:gray", "linestyle": "--"}
         label, _, seed = name.partition(", seed ")
-        axis.plot(frames / 1000, scores, label=label if seed == "0" else None, **style)
+        axis.plot(frames / 1000, scores, label=label if seed == "0" else None, **HALFCHEETAH_STYLES[label])
     axis.set_xlabel("thousand frames")
     axis.set_ylabel("score (mean of 10 episodes, mode)")
     axis.set_title("SAC on HalfCheetah-v5")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8, loc="upper left")
+    axis.legend(fontsize=7, loc="upper left")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

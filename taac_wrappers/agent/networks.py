@@ -103,7 +103,7 @@ class Critic(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Some rows after the other, so that all stays in the cache."""
-        if len(x) > CACHE_ROWS:
+        if x.shape[0] > CACHE_ROWS:
             return torch.cat([self(rows) for rows in x.split(CACHE_ROWS)])
         for layer in self.hidden:
             x = layer.forward(x).relu_()

@@ -31,7 +31,8 @@ class Batch:
 
     def __init__(self, windows: Windows, reward: np.ndarray, device: torch.device):
         def tensor(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(device)
+            on_cpu = torch.from_numpy(array)
+            return on_cpu if device.type == "cpu" else on_cpu.to(device)
 
         trained, first = len(windows.action), np.flatnonzero(windows.first)
 

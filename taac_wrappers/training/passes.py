@@ -52,7 +52,8 @@ class PolicyPass:
         _require_no_grad()
         self._agent, self._inputs, self._first = agent, inputs, first
         actor = agent.actor
-        self._activations = _activations(actor.join(*inputs), actor.hidden)
+        self._layers = list(actor.hidden)
+        self._activations = _activations(actor.join(*inputs), self._layers)
         mean, self._free_log_std = actor.head.forward(self._activations[-1]).chunk(2, dim=-1)
         self._log_std = self._free_log_std.clamp(actor.log_std_min, actor.log_std_max)
         noise = torch.randn_like(mean)
@@ -75,11 +76,13 @@ class PolicyPass:
 
         by_head = torch.cat([by_mean, by_log_std], dim=-1)
         activations = [activation[self._first :] for activation in self._activations]
-        _write_linear(actor.head, activations[-1], by_head)
-        by_first_layer = _backward(by_head @ actor.head.weight.t(), activations, actor.hidden, write=True)
+        head = actor.head
+        _write_linear(head, activations[-1], by_head)
+        by_first_layer = _backward(by_head @ head.weight.t(), activations, self._layers, write=True)
         if isinstance(actor, PrevActionActor):
-            by_embedding = by_first_layer @ actor.hidden[0].weight[-actor.embed.out_features :].t()
-            _write_linear(actor.embed, self._inputs[1][self._first :], by_embedding)
+            embed = actor.embed
+            by_embedding = by_first_layer @ self._layers[0].weight[-embed.out_features :].t()
+            _write_linear(embed, self._inputs[1][self._first :], by_embedding)
 
 
 class ValuePass:
@@ -97,31 +100,33 @@ class ValuePass:
 
     def __init__(self, critics: TwinCritics, observation: Tensor, action: Tensor):
         _require_no_grad()
-        self._twins, self._action_size = critics.twins, action.shape[1]
+        self._twins, self._action_size = list(critics.twins), action.shape[1]
+        self._layers = [list(critic.hidden) for critic in self._twins]
         x = torch.cat([observation, action], dim=-1)
-        self._activations = [_activations(x, critic.hidden) for critic in self._twins]
+        self._activations = [_activations(x, layers) for layers in self._layers]
         heads = zip(self._twins, self._activations, strict=True)
         self.values = torch.stack([critic.value(activations[-1]) for critic, activations in heads])
         self.minimum = self.values.amin(0)
 
     def write_gradients(self, values: Tensor) -> None:
         """Those of both critics, given a loss's gradients by ``values`` ``[2, B]``."""
-        for critic, activations, by_value in zip(self._twins, self._activations, values.unbind(), strict=True):
+        parts = zip(self._twins, self._layers, self._activations, values.unbind(), strict=True)
+        for critic, layers, activations, by_value in parts:
             head = critic.head_weight
             torch.mv(activations[-1].t(), by_value, out=_gradient_of(head))
             torch.sum(by_value, 0, out=_gradient_of(critic.head_bias))
-            _backward(torch.outer(by_value, head), activations, critic.hidden, write=True)
+            _backward(torch.outer(by_value, head), activations, layers, write=True)
 
     def action_gradient(self) -> Tensor:
         """The derivatives of ``minimum`` by the action, ``[B, A]``; the larger value has no part in them."""
         by_action = self.values.new_empty(*self.minimum.shape, self._action_size)
         first_is_smaller = self.values[0] < self.values[1]
-        for critic, activations, smaller in zip(
-            self._twins, self._activations, (first_is_smaller, ~first_is_smaller), strict=True
-        ):
+        smaller_ones = first_is_smaller, ~first_is_smaller
+        parts = zip(self._twins, self._layers, self._activations, smaller_ones, strict=True)
+        for critic, layers, activations, smaller in parts:
             rows = smaller.nonzero().squeeze(1)
             chosen = [activation.index_select(0, rows) for activation in activations[1:]]
-            layers, by_last = critic.hidden, critic.head_weight.expand_as(chosen[-1])
+            by_last = critic.head_weight.expand_as(chosen[-1])
             by_first_layer = _backward(by_last, [activations[0], *chosen], layers)
             by_action.index_copy_(0, rows, by_first_layer @ layers[0].weight[-self._action_size :].t())
         return by_action
@@ -146,10 +151,11 @@ def _backward(
     for number in reversed(range(len(layers))):
         after = activations[number + 1]
         by_sum = _relu_gradient(by_activation, after, 0, grad_input=after)
+        layer = layers[number]
         if write:
-            _write_linear(layers[number], activations[number], by_sum)
+            _write_linear(layer, activations[number], by_sum)
         if number:
-            by_activation = by_sum @ layers[number].weight.t()
+            by_activation = by_sum @ layer._parameters["weight"].t()
     return by_sum
 
 

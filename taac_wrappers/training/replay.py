@@ -259,7 +259,7 @@ class SequenceReplay:
         oldest = self._oldest()
         env = self._shares(batch_size, self._filled(oldest))
         begin, span = oldest[env], (self._head - oldest)[env]
-        slot = self._flat(env, begin + self.rng.integers(span))
+        slot = self._flat(env, begin + (self.rng.random(batch_size) * span).astype(np.int64))
         # No transition starts at a final observation: draw those again.
         wrong = np.flatnonzero(self._flags[slot] & FINAL)
         while len(wrong):
