@@ -110,7 +110,7 @@ def draw_halfcheetah(runs: dict[str, Metrics], path: Path) -> None:
     axis.set_ylabel("score (mean of 10 episodes, mode)")
     axis.set_title("SAC on HalfCheetah-v5")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=7, loc="upper left")
+    axis.legend(fontsize=7, loc="lower right")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
