@@ -27,7 +27,7 @@ RUNS = {
 """What each file of mountaincar/ is; the commands are in README.md."""
 
 HALFCHEETAH = {
-    **{f"SAC, seed {seed}": f"sac_s{seed}" for seed in (0, 1)},
+    **{f"SAC, seed {seed}": f"sac_s{seed}" for seed in (0, 1, 2)},
     **{f"SAC, actor at next states, seed {seed}": f"sac_critics_first_s{seed}" for seed in (0, 1)},
     **{f"the same, joint step, seed {seed}": f"sac_joint_independent_s{seed}" for seed in (0, 1)},
     **{f"the same, draws by slices, seed {seed}": f"sac_joint_s{seed}" for seed in (0, 1, 2, 3)},
