@@ -3,7 +3,7 @@
 The backbone that TAAC is built on and compared with: the actor is trained towards high Q values and an entropy that a
 temperature holds at its target, the twin critics towards one-step targets that count entropy as reward. There is no
 previous action, no switch and no multi-step target; `diff agents/sac_continuous.py agents/taac_continuous.py` shows
-what TAAC adds, and nothing else.
+where TAAC differs, and nothing else.
 
     python agents/sac_continuous.py --env-id HalfCheetah-v5
     python agents/sac_continuous.py --env-id FetchPush-v2 --seed 1 --track
