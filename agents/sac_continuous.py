@@ -153,7 +153,7 @@ def decide(agent: SACAgent, observation: Tensor) -> Decisions:
 
 def td_target(args: Args, agent: SACAgent, target_critics: TwinCritics, batch: Batch) -> Tensor:
     """One-step targets, [M]. Entropy is a reward like any other: as in the authors' code, also at the last state."""
-    next_observation = batch.state_observation[: batch.nodes]
+    next_observation = batch.state_observation[batch.first :]
     at_next = decide(agent, next_observation)
     entropy_bonus = agent.log_action_temperature.exp() * -at_next.log_prob
     q_new = target_critics.minimum(next_observation, at_next.action)
@@ -166,7 +166,7 @@ def critic_loss(agent: SACAgent, batch: Batch, target: Tensor) -> Tensor:
     q = ValuePass(agent.critics, batch.observation, batch.action)
     error = q.values - target
     assert error.shape == (2, len(target))
-    q.write_gradients(2 * error / len(target))
+    q.write_gradients(error * (2 / len(target)))
     return error.square().sum(0)
 
 

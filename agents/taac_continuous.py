@@ -174,38 +174,41 @@ def make_agent(args: Args, observation_space, action_space) -> TAACAgent:
 class Decisions:
     """Both stages of the current policy: one sample of a_hat at a state serves every loss."""
 
-    candidate: PolicyPass  # [D + M + F] a_hat ~ pi(. | s, a_prev); where the actor is trained, its density
-    q_new: ValuePass  # [M + F] Q(s, a_hat), where the actor is trained
-    beta: Tensor  # [D + M + F] probability beta*_1 of executing a_hat, Eq. 13
+    candidate: PolicyPass  # [F + M + D] a_hat ~ pi(. | s, a_prev); where the actor is trained, its density
+    q_new: ValuePass  # [F + M] Q(s, a_hat), where the actor is trained
+    beta: Tensor  # [F + M + D] probability beta*_1 of executing a_hat, Eq. 13
 
 
 def decide(agent: TAACAgent, batch: Batch) -> Decisions:
     """What the current policy would do at the batch's states."""
-    observation, prev_action, deeper = batch.state_observation, batch.state_prev_action, batch.deeper
-    candidate = PolicyPass(agent, observation, prev_action, first=deeper)
-    q_new = ValuePass(agent.critics, batch.acting_observation, candidate.action[deeper:])
+    observation, prev_action, acting = batch.state_observation, batch.state_prev_action, batch.acting
+    candidate = PolicyPass(agent, observation, prev_action, trained=acting)
+    q_new = ValuePass(agent.critics, observation[:acting], candidate.action[:acting])
     # All values that the actor is not trained by in one call: Q(s, a_prev), and Q(s, a_hat) at the deeper states.
     q_repeat, q_new_deeper = agent.critics.minimum(
-        torch.cat([observation, observation[:deeper]]), torch.cat([prev_action, candidate.action[:deeper]])
-    ).split([len(observation), deeper])
-    beta = agent.switch_probability(q_repeat, torch.cat([q_new_deeper, q_new.minimum]))
+        torch.cat([observation, observation[acting:]]), torch.cat([prev_action, candidate.action[acting:]])
+    ).tensor_split([len(observation)])
+    beta = agent.switch_probability(q_repeat, torch.cat([q_new.minimum, q_new_deeper]))
     return Decisions(candidate, q_new, beta)
 
 
 def td_target(args: Args, target_critics: TwinCritics, batch: Batch, at: Decisions) -> Tensor:
     """Targets of the trained transitions, [M]: compare-through (Eq. 4), or the operator it is compared with."""
-    observation, prev_action = batch.state_observation[: batch.nodes], batch.state_prev_action[: batch.nodes]
+    observation, prev_action, candidate, beta = (
+        values[batch.first :]
+        for values in (batch.state_observation, batch.state_prev_action, at.candidate.action, at.beta)
+    )
     # Where the behaviour repeated, the recorded future stands in for the value of repeating, unless all is mixed.
     mixes = args.td_operator == "n-step" or args.td_mode == "alf"
-    asked = torch.arange(batch.nodes, device=observation.device) if mixes else batch.stop_nodes
+    stops = torch.arange(batch.nodes, device=observation.device) if mixes else batch.stops
+    stop_of = batch.nodes + batch.node_of if mixes else batch.stop_of
     # beta is the online policy's, but the values it chooses between are the target critics' (Eq. 3).
-    q_new, q_asked = target_critics.minimum(
-        torch.cat([observation, observation.index_select(0, asked)]),
-        torch.cat([at.candidate.action[: batch.nodes], prev_action.index_select(0, asked)]),
-    ).split([batch.nodes, len(asked)])
-    q_repeat = torch.zeros_like(q_new).index_copy_(0, asked, q_asked)
-
-    beta, q_repeat, q_new = batch.to_rows(torch.stack([at.beta[: batch.nodes], q_repeat, q_new]))
+    q = target_critics.minimum(
+        torch.cat([observation, observation.index_select(0, stops)]),
+        torch.cat([candidate, prev_action.index_select(0, stops)]),
+    )
+    beta, q_new = batch.to_rows(beta, batch.node_of), batch.to_rows(q, batch.node_of)
+    q_repeat = batch.to_rows(q, stop_of)
     if args.td_operator == "n-step":
         window_ends = batch.truncated | ~batch.goes_on
         target = n_step(batch.reward, batch.terminated, window_ends, beta * q_new + (1 - beta) * q_repeat, args.gamma)
@@ -229,26 +232,26 @@ def critic_loss(agent: TAACAgent, batch: Batch, target: Tensor) -> Tensor:
     q = ValuePass(agent.critics, batch.observation, batch.action)
     error = q.values - target
     assert error.shape == (2, len(target))
-    q.write_gradients(2 * error / len(target))
+    q.write_gradients(error * (2 / len(target)))
     return error.square().sum(0)
 
 
 def actor_loss(agent: TAACAgent, batch: Batch, at: Decisions) -> Tensor:
     """Eq. 7: SAC's loss, except that Q counts only as often as the switch lets the new action through."""
-    temperature, beta = agent.log_action_temperature.exp(), at.beta[batch.deeper :]
+    temperature, beta = agent.log_action_temperature.exp(), at.beta[: batch.acting]
     loss = temperature * at.candidate.log_prob - beta * at.q_new.minimum
     assert loss.shape == batch.acting_weight.shape
-    weight = batch.acting_weight / len(loss)
+    share = batch.acting_share  # of each state in the mean
     at.candidate.write_gradients(
-        action=(-weight * beta).unsqueeze(1) * at.q_new.action_gradient(), log_prob=weight * temperature
+        action=(-share * beta).unsqueeze(1) * at.q_new.action_gradient(), log_prob=share * temperature
     )
     return batch.acting_weight * loss
 
 
 def temperature_loss(agent: TAACAgent, batch: Batch, entropies: Tensor, entropy_targets: Tensor) -> Tensor:
     """Eq. 8: each temperature falls while its entropy is above the target and rises while it is below."""
-    assert entropies.shape == (2, *batch.acting_weight.shape)
-    switch_surplus, action_surplus = ((entropies - entropy_targets) * batch.acting_weight).mean(1)
+    assert entropies.shape == (2, *batch.acting_share.shape)
+    switch_surplus, action_surplus = (entropies - entropy_targets) @ batch.acting_share
     agent.log_switch_temperature.grad, agent.log_action_temperature.grad = switch_surplus, action_surplus
     return agent.log_switch_temperature * switch_surplus + agent.log_action_temperature * action_surplus
 
@@ -299,7 +302,7 @@ class Learner:
         args, agent = self.args, self.agent
         at = decide(agent, batch)
         target = td_target(args, self.target_critics, batch, at)
-        entropies = torch.stack([binary_entropy(at.beta[batch.deeper :]), -at.candidate.log_prob])
+        entropies = torch.stack([binary_entropy(at.beta[: batch.acting]), -at.candidate.log_prob])
         loss_q = critic_loss(agent, batch, target)
         loss_pi = actor_loss(agent, batch, at)
         loss_alpha = temperature_loss(agent, batch, entropies, self.entropy_targets)
@@ -314,7 +317,7 @@ class Learner:
             "losses/actor": loss_pi,
             "losses/temperature": loss_alpha,
             "losses/q_values": target,
-            "losses/switch_probability": at.beta[batch.deeper :],
+            "losses/switch_probability": at.beta[: batch.acting],
             "losses/switch_entropy": entropies[0],
             "losses/action_entropy": entropies[1],
             "losses/switch_temperature": agent.log_switch_temperature.exp(),

@@ -31,7 +31,7 @@ def update_flops(agent: TAACAgent | SACAgent, batch: Batch) -> Flops:
     """What one update with the default settings needs, from the shapes alone.
 
     M transitions are trained on, F states start an episode, D states are deeper in a window, and at S of all nodes
-    the target asks for the value of repeating (``stop_nodes``).
+    the target asks for the value of repeating (``stops``).
 
     ================  ===============  ==========  ================  =================================================
     network           rows, TAAC       rows, SAC   weight gradients  input gradients
@@ -48,7 +48,7 @@ def update_flops(agent: TAACAgent | SACAgent, batch: Batch) -> Flops:
     The critics' last layer has a single output, and is no matrix product but a weighted sum: it does not count.
     """
     observation, action = agent.observation_space.shape[0], agent.action_space.shape[0]
-    trained, deeper, nodes, stops = batch.trained, batch.deeper, batch.nodes, len(batch.stop_nodes)
+    trained, nodes, stops = batch.trained, batch.nodes, len(batch.stops)
     inner = list(pairwise(agent.hidden))
     to_head = [*inner, (agent.hidden[-1], 2 * action)]
 
@@ -56,7 +56,7 @@ def update_flops(agent: TAACAgent | SACAgent, batch: Batch) -> Flops:
     if isinstance(agent, TAACAgent):
         actor = [(action, observation), (2 * observation, agent.hidden[0]), *to_head]  # embeds the previous action
         actor_input_gradients = [(observation, agent.hidden[0]), *to_head]
-        acting = len(batch.acting_observation)
+        acting, deeper = batch.acting, nodes - trained
         decisions, without_gradient = deeper + acting, 2 * deeper + acting + nodes + stops
     else:
         actor = [(observation, agent.hidden[0]), *to_head]

@@ -59,7 +59,7 @@ def log_density(raw: Tensor, noise: Tensor, log_std: Tensor, constant: Tensor | 
     # The slope of tanh, 1 - tanh(raw)^2, is 4 exp(-2 fall): exact also where tanh saturates.
     fall = raw + softplus(-2.0 * raw)
     spread = torch.addcmul(log_std, noise, noise, value=0.5)
-    return (2.0 * fall - spread).sum(-1) - constant
+    return -constant - torch.sub(spread, fall, alpha=2).sum(-1)
 
 
 def density_constant(scale: Tensor) -> Tensor:

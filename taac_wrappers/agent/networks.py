@@ -136,7 +136,8 @@ class TwinCritics(nn.Module):
 
     def minimum(self, observation: Tensor, action: Tensor) -> Tensor:
         """The smaller of both values, ``[B]``: the pessimism that every use of a value shares."""
-        return self(observation, action).amin(0)
+        x = torch.cat([observation, action], dim=-1)
+        return torch.minimum(*(critic.forward(x) for critic in self.twins))
 
 
 def truncated_normal_(layer: Linear | nn.Linear, gain: float) -> None:

@@ -48,7 +48,7 @@ class SACAgent(ActorCriticAgent):
 
     def policy_distribution(self, observation: Tensor) -> SquashedGaussian:
         """The distribution of the action, ``pi(a | s)``."""
-        mean, log_std = self.actor(observation)
+        mean, log_std = self.actor.forward(observation)
         return SquashedGaussian(mean, log_std, self.action_center, self.action_scale)
 
     def act(self, observation: Any, prev_action: Any = None, deterministic: bool = False) -> tuple[Any, Any]:

@@ -65,13 +65,12 @@ class TAACAgent(ActorCriticAgent):
 
     def policy_distribution(self, observation: Tensor, prev_action: Tensor) -> SquashedGaussian:
         """Stage one: the distribution of the candidate action, ``pi(a_hat | s, a_prev)``."""
-        mean, log_std = self.actor(observation, prev_action)
+        mean, log_std = self.actor.forward(observation, prev_action)
         return SquashedGaussian(mean, log_std, self.action_center, self.action_scale)
 
     def switch_probability(self, q_repeat: Tensor, q_new: Tensor) -> Tensor:
-        """Stage two: the probability beta*_1 of executing the candidate, without gradient."""
-        temperature = self.log_switch_temperature.detach().exp()
-        return switch_probability(q_repeat.detach(), q_new.detach(), temperature, self.min_advantage)
+        """Stage two: the probability beta*_1 of executing the candidate."""
+        return switch_probability(q_repeat, q_new, self.log_switch_temperature.exp(), self.min_advantage)
 
     def _act(self, observation: Tensor, prev_action: Any, deterministic: bool) -> tuple[Tensor, Tensor]:
         """Both stages, or their modes; a tie repeats."""

@@ -13,15 +13,19 @@ class Batch:
     """What one update looks at.
 
     ``observation`` and ``action`` ``[M]`` are the transitions that the critics are trained on. ``reward``,
-    ``terminated``, ``truncated``, ``repeated`` and ``goes_on`` ``[N, B]`` describe the windows they were drawn with.
+    ``terminated``, ``truncated``, ``repeated`` and ``valid`` ``[N, B]`` describe the windows they were drawn with.
 
-    ``state_observation`` and ``state_prev_action`` ``[D + M + F]`` are all states at which the policy has to decide:
-    ``D`` states deeper in a window, where only the target looks; the ``M`` next states of the trained transitions,
-    where the target looks and the actor is trained; and ``F`` first states of episodes, which are nobody's next state,
-    where only the actor is trained. So ``nodes = states[:D + M]`` and ``acting = states[D:]`` are slices.
+    ``state_observation`` and ``state_prev_action`` ``[F + M + D]`` are all states at which the policy has to decide:
+    ``F`` first states of episodes, which are nobody's next state, where only the actor is trained; the ``M`` next
+    states of the trained transitions, where the target looks and the actor is trained; and ``D`` states deeper in a
+    window, where only the target looks. So ``acting = states[:F + M]`` and ``nodes = states[F:]`` are slices.
 
     ``acting_weight`` is 0 at next states where the episode was over and nobody acted, else 1: every state at which
-    somebody acted counts once.
+    somebody acted counts once. ``acting_share`` is each one's part in a mean over all of them.
+
+    ``stops`` ``[S]`` are the nodes where the behaviour did not repeat. In values of all nodes and then of all stops,
+    ``[M + D + S]``, ``node_of`` and ``stop_of`` ``[N B]`` say which belong to each transition; where there is none,
+    they name another one.
 
     Args:
         windows: a sample of the replay.
@@ -34,34 +38,36 @@ class Batch:
             on_cpu = torch.from_numpy(array)
             return on_cpu if device.type == "cpu" else on_cpu.to(device)
 
-        trained, first = len(windows.action), np.flatnonzero(windows.first)
-
-        def deeper_first(nodes: np.ndarray, *more: np.ndarray) -> np.ndarray:
-            return np.concatenate([nodes[trained:], nodes[:trained], *more])
-
-        node_index = deeper_first(windows.node_index)
-        self.trained, self.deeper, self.nodes = trained, len(node_index) - trained, len(node_index)
+        first, trained, nodes = np.flatnonzero(windows.first), len(windows.action), len(windows.node_index)
+        self.first, self.acting, self.trained, self.nodes = len(first), len(first) + trained, trained, nodes
         self.observation, self.action = tensor(windows.observation).float(), tensor(windows.action)
         self.reward = tensor(reward)
         self.terminated, self.truncated = tensor(windows.terminated), tensor(windows.truncated)
-        self.repeated = tensor(windows.repeated)
-        self.goes_on = tensor(np.concatenate([windows.valid[1:], windows.valid[:1]]))  # row k + 1 belongs to the window
-        self.node_index, self.trained_index = tensor(node_index), tensor(node_index[self.deeper :])
-        self.stop_nodes = tensor(np.flatnonzero(~windows.repeated.reshape(-1)[node_index]))
-        self.state_observation = tensor(deeper_first(windows.node_observation, windows.observation[first])).float()
-        self.state_prev_action = tensor(deeper_first(windows.node_action, windows.prev_action[first]))
-        weight = np.concatenate([~windows.node_ended[:trained], np.ones(len(first), bool)])
-        self.acting_weight = tensor(weight.astype(np.float32))
+        self.repeated, self.valid = tensor(windows.repeated), tensor(windows.valid)
+
+        def states(of_first: np.ndarray, of_nodes: np.ndarray) -> Tensor:
+            return tensor(np.concatenate([of_first[first], of_nodes]) if len(first) else of_nodes)
+
+        self.state_observation = states(windows.observation, windows.node_observation).float()
+        self.state_prev_action = states(windows.prev_action, windows.node_action)
+        weight = np.ones(self.acting, np.float32)
+        weight[len(first) :] -= windows.node_ended[:trained]
+        self.acting_weight, self.acting_share = tensor(weight), tensor(weight / np.float32(self.acting))
+
+        # Nodes stand in the order of their transitions: counting gives their numbers.
+        stop = windows.valid > windows.repeated
+        self.node_of, self.stop_of = tensor(windows.valid.cumsum() - 1), tensor(stop.cumsum() + (nodes - 1))
+        self.stops = tensor(np.flatnonzero(stop.take(windows.node_index)))
+        self.trained_index = tensor(windows.node_index[:trained])
 
     @property
-    def acting_observation(self) -> Tensor:
-        """``[M + F, d]``"""
-        return self.state_observation[self.deeper :]
+    def goes_on(self) -> Tensor:
+        """``[N, B]`` Whether the next row belongs to the window too; nobody asks this of the last row."""
+        return self.valid.roll(-1, 0)
 
-    def to_rows(self, values: Tensor) -> Tensor:
-        """Spread values per node, ``[k, D + M]``, over ``[k, N, B]``; zero where a window has no transition."""
-        rows = values.new_zeros(len(values), self.reward.numel())
-        return rows.index_copy_(1, self.node_index, values).view(len(values), *self.reward.shape)
+    def to_rows(self, values: Tensor, number: Tensor) -> Tensor:
+        """``[N, B]``: of every transition the value of this ``number``."""
+        return values.index_select(0, number).view_as(self.reward)
 
     def of_trained(self, rows: Tensor) -> Tensor:
         """The entries of ``rows`` ``[N, B]`` that belong to the trained transitions, ``[M]``."""

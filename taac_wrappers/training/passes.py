@@ -24,6 +24,7 @@ torch.Size([256, 4])
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,17 +41,18 @@ class PolicyPass:
 
     Attributes:
         action: ``[B, A]``.
-        log_prob: its log density where there will be gradients, ``[B - first]``.
+        log_prob: its log density where the actor is trained, ``[trained]``.
 
     Args:
         agent: whose actor is asked.
         inputs: what it looks at: observations ``[B, d]``, and the previous actions ``[B, A]`` if it is TAAC's.
-        first: how many states come first at which nobody asks for densities and gradients.
+        trained: at how many of the first states densities and gradients are asked for; at all of them if not given.
     """
 
-    def __init__(self, agent: ActorCriticAgent, *inputs: Tensor, first: int = 0):
+    def __init__(self, agent: ActorCriticAgent, *inputs: Tensor, trained: int | None = None):
         _require_no_grad()
-        self._agent, self._inputs, self._first = agent, inputs, first
+        self._agent, self._inputs = agent, inputs
+        self._trained = trained_rows = slice(trained)
         actor = agent.actor
         self._layers = list(actor.hidden)
         self._activations = _activations(actor.join(*inputs), self._layers)
@@ -61,13 +63,14 @@ class PolicyPass:
         raw = mean + self._deviation
         self._squashed = torch.tanh(raw)
         self.action = torch.addcmul(agent.action_center, agent.action_scale, self._squashed)
-        self.log_prob = log_density(raw[first:], noise[first:], self._log_std[first:], agent.density_constant)
+        raw, noise, log_std = raw[trained_rows], noise[trained_rows], self._log_std[trained_rows]
+        self.log_prob = log_density(raw, noise, log_std, agent.density_constant)
 
     def write_gradients(self, *, action: Tensor, log_prob: Tensor) -> None:
-        """Those of the actor, given a loss's gradients by ``action`` ``[B - first, A]`` and by ``log_prob``."""
+        """Those of the actor, given a loss's gradients by ``action`` ``[trained, A]`` and by ``log_prob``."""
         actor, log_prob = self._agent.actor, log_prob.unsqueeze(-1)
         squashed, deviation, free, log_std = (
-            values[self._first :] for values in (self._squashed, self._deviation, self._free_log_std, self._log_std)
+            values[self._trained] for values in (self._squashed, self._deviation, self._free_log_std, self._log_std)
         )
         # action = center + scale tanh(raw), raw = mean + std noise: d log_prob / d raw = 2 tanh(raw)
         by_squashed = action * self._agent.action_scale
@@ -75,14 +78,14 @@ class PolicyPass:
         by_log_std = (by_mean * deviation - log_prob) * (log_std == free)  # a clamped one does not move
 
         by_head = torch.cat([by_mean, by_log_std], dim=-1)
-        activations = [activation[self._first :] for activation in self._activations]
+        activations = [activation[self._trained] for activation in self._activations]
         head = actor.head
         _write_linear(head, activations[-1], by_head)
         by_first_layer = _backward(by_head @ head.weight.t(), activations, self._layers, write=True)
         if isinstance(actor, PrevActionActor):
             embed = actor.embed
             by_embedding = by_first_layer @ self._layers[0].weight[-embed.out_features :].t()
-            _write_linear(embed, self._inputs[1][self._first :], by_embedding)
+            _write_linear(embed, self._inputs[1][self._trained], by_embedding)
 
 
 class ValuePass:
@@ -90,7 +93,6 @@ class ValuePass:
 
     Attributes:
         values: ``[2, B]``.
-        minimum: the smaller ones, ``[B]``.
 
     Args:
         critics: who is asked.
@@ -106,7 +108,11 @@ class ValuePass:
         self._activations = [_activations(x, layers) for layers in self._layers]
         heads = zip(self._twins, self._activations, strict=True)
         self.values = torch.stack([critic.value(activations[-1]) for critic, activations in heads])
-        self.minimum = self.values.amin(0)
+
+    @cached_property
+    def minimum(self) -> Tensor:
+        """The smaller ones, ``[B]``."""
+        return self.values.amin(0)
 
     def write_gradients(self, values: Tensor) -> None:
         """Those of both critics, given a loss's gradients by ``values`` ``[2, B]``."""

@@ -32,14 +32,14 @@ def test_decisions_are_one_sample_of_the_policy_per_state():
     at = decided(script, agent, batch)
     mean, log_std = agent.actor(batch.state_observation, batch.state_prev_action)
     noise = noise_of(at.candidate.action, mean, log_std)
-    assert_standard_normal(noise[: batch.deeper])
-    assert_standard_normal(noise[batch.deeper :])
+    assert_standard_normal(noise[: batch.acting])
+    assert_standard_normal(noise[batch.acting :])
     candidate, log_prob = squashed(mean, log_std, noise)
     q_repeat = agent.critics(batch.state_observation, batch.state_prev_action).amin(0)
     q_new = agent.critics(batch.state_observation, candidate).amin(0)
     torch.testing.assert_close(at.candidate.action, candidate)
-    torch.testing.assert_close(at.candidate.log_prob, log_prob[batch.deeper :])
-    torch.testing.assert_close(at.q_new.minimum, q_new[batch.deeper :])
+    torch.testing.assert_close(at.candidate.log_prob, log_prob[: batch.acting])
+    torch.testing.assert_close(at.q_new.minimum, q_new[: batch.acting])
     torch.testing.assert_close(at.beta, torch.softmax(torch.stack([q_repeat, q_new]) / SWITCH_TEMPERATURE, dim=0)[1])
 
 
@@ -53,10 +53,9 @@ def slow_targets(scene: Scene, candidate: np.ndarray, seed: int) -> np.ndarray:
     targets_agent.critics = learner.target_critics.double()
     length, batch_size = windows.reward.shape
     values = np.zeros((3, length, batch_size))  # beta, q_repeat, q_new
-    for flat, observation, prev_action in zip(
-        windows.node_index, windows.node_observation, windows.node_action, strict=True
+    for flat, observation, prev_action, new in zip(
+        windows.node_index, windows.node_observation, windows.node_action, candidate[batch.first :], strict=True
     ):
-        new = candidate[batch.node_index.tolist().index(flat)]
         advantage = slow_minimum(learner.agent, observation, new) - slow_minimum(
             learner.agent, observation, prev_action
         )
@@ -145,15 +144,15 @@ def test_the_actor_gradient_is_the_papers(train_on):
 
     # The next states of the trained transitions, unless the episode was over there, and the first states.
     trained = len(windows.action)
-    counts = torch.from_numpy(np.concatenate([~windows.node_ended[:trained], np.ones(windows.first.sum(), bool)]))
+    counts = torch.from_numpy(np.concatenate([np.ones(windows.first.sum(), bool), ~windows.node_ended[:trained]]))
     states, prev_actions = (
-        torch.from_numpy(np.concatenate([node[:trained], own[windows.first]])).double()
-        for node, own in (
-            (windows.node_observation, windows.observation),
-            (windows.node_action, windows.prev_action),
+        torch.from_numpy(np.concatenate([own[windows.first], node[:trained]])).double()
+        for own, node in (
+            (windows.observation, windows.node_observation),
+            (windows.prev_action, windows.node_action),
         )
     )
-    noise = noise_of(at.candidate.action[batch.deeper :], *agent.actor(states, prev_actions))
+    noise = noise_of(at.candidate.action[: batch.acting], *agent.actor(states, prev_actions))
     assert windows.first.sum() > 0
     assert not counts.all()
 
@@ -200,14 +199,14 @@ TARGETS = torch.tensor([[0.2], [-1.0]])
     ],
 )
 def test_temperatures_fall_above_their_target_and_rise_below(entropies, falls):
-    agent, batch = make_agent(TAACAgent), SimpleNamespace(acting_weight=torch.ones(2))
+    agent, batch = make_agent(TAACAgent), SimpleNamespace(acting_share=torch.ones(2) / 2)
     temperatures = agent.log_switch_temperature, agent.log_action_temperature
     gradients = gradients_of(script.temperature_loss, temperatures, agent, batch, torch.tensor(entropies), TARGETS)
     assert tuple(gradient.item() > 0 for gradient in gradients) == falls  # descent goes against the gradient
 
 
 def test_the_temperature_gradient_is_the_mean_surplus_of_entropy_where_somebody_acts():
-    agent, batch = make_agent(TAACAgent), SimpleNamespace(acting_weight=torch.tensor([1.0, 1.0, 0.0]))
+    agent, batch = make_agent(TAACAgent), SimpleNamespace(acting_share=torch.tensor([1.0, 1.0, 0.0]) / 3)
     entropies = torch.tensor([[0.6, 0.0, 50.0], [-1.0, -2.0, 50.0]])
     temperatures = agent.log_switch_temperature, agent.log_action_temperature
     switch, action = gradients_of(script.temperature_loss, temperatures, agent, batch, entropies, TARGETS)

@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 
 def losses_of_taac(learner, trained_critics, batch) -> dict[str, torch.Tensor]:
     """Each part's own loss, for torch to differentiate: the equations, with the sample that ``decide`` takes."""
-    args, agent, deeper, weight = learner.args, learner.agent, batch.deeper, batch.acting_weight
+    args, agent, acting, weight = learner.args, learner.agent, batch.acting, batch.acting_weight
     seed = torch.initial_seed()
     at = decided(SCRIPTS["taac"], agent, batch)
     with torch.no_grad():
@@ -27,8 +27,8 @@ def losses_of_taac(learner, trained_critics, batch) -> dict[str, torch.Tensor]:
     torch.manual_seed(seed)
     policy = agent.policy_distribution(batch.state_observation, batch.state_prev_action)
     candidate, log_prob = policy.sample_with_log_prob()
-    q_new, log_prob = agent.critics.minimum(batch.state_observation, candidate)[deeper:], log_prob[deeper:]
-    beta = at.beta[deeper:]
+    q_new, log_prob = agent.critics.minimum(batch.state_observation, candidate)[:acting], log_prob[:acting]
+    beta = at.beta[:acting]
     actor = (weight * (agent.log_action_temperature.exp().detach() * log_prob - beta * q_new)).mean()
     switch_target, action_target = learner.entropy_targets.flatten()
     temperature = agent.log_switch_temperature * (weight * (binary_entropy(beta) - switch_target)).mean()

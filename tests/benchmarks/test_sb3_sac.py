@@ -35,7 +35,7 @@ class OneBatch:
         self.drawn = SimpleNamespace(
             observations=batch.observation,
             actions=batch.action,
-            next_observations=batch.state_observation[: batch.nodes],
+            next_observations=batch.state_observation[batch.first :],
             dones=batch.terminated[0].float().unsqueeze(1),
             rewards=batch.reward[0].unsqueeze(1),
             discounts=None,

@@ -37,8 +37,8 @@ def test_flops_are_those_that_torch_counts(method, hidden):
     agent = script.make_agent(args, unit_box(5), unit_box(3))
     learner = script.Learner(args, agent)
     batch = learner.sample(replay)
-    assert len(batch.acting_observation) > batch.trained  # some states are first ones
-    assert (batch.deeper > 0) == (method == "taac")
+    assert batch.first > 0
+    assert (batch.nodes > batch.trained) == (method == "taac")
     with FlopCounterMode(display=False) as counter:
         learner.update(batch, Counters(num_envs=1))
     assert floor.update_flops(agent, batch).total == counter.get_total_flops()

@@ -68,26 +68,28 @@ def test_a_batch_equals_a_loop_over_its_windows(seed, num_envs, batch_size, wind
     windows = random_windows(seed, num_envs, batch_size, window, follow=follow, train_on=train_on)
     batch = Batch(windows, windows.reward * 2, torch.device("cpu"))
     states = slow_states(windows, train_on)
-    deeper, trained = (len(states[kind]) for kind in ("deeper", "next"))
-    assert (batch.deeper, batch.trained, batch.nodes) == (deeper, trained, deeper + trained)
+    first, trained, deeper = (len(states[kind]) for kind in ("first", "next", "deeper"))
+    assert (batch.first, batch.acting, batch.trained, batch.nodes) == (
+        first,
+        first + trained,
+        trained,
+        trained + deeper,
+    )
 
-    everything = [*states["deeper"], *states["next"], *states["first"]]
+    everything = [*states["first"], *states["next"], *states["deeper"]]
     np.testing.assert_array_equal(batch.state_observation, [state[0] for state in everything])
     np.testing.assert_array_equal(batch.state_prev_action, [state[1] for state in everything])
     assert batch.state_observation.dtype == batch.state_prev_action.dtype == torch.float32
-    acting = [*states["next"], *states["first"]]
-    np.testing.assert_array_equal(batch.acting_observation, [state[0] for state in acting])
-    np.testing.assert_array_equal(batch.state_prev_action[batch.deeper :], [state[1] for state in acting])
-    assert batch.acting_weight.tolist() == [0.0 if state[4] else 1.0 for state in acting]
-
-    nodes = everything[: deeper + trained]
-    assert batch.node_index.tolist() == [state[2] for state in nodes]
-    assert batch.stop_nodes.tolist() == [number for number, state in enumerate(nodes) if not state[3]]
+    weights = [0.0 if state[4] else 1.0 for state in everything[: batch.acting]]
+    assert batch.acting_weight.tolist() == weights
+    np.testing.assert_allclose(batch.acting_share, np.array(weights) / len(weights), rtol=1e-6)
+    nodes = everything[batch.first :]
+    assert batch.stops.tolist() == [number for number, state in enumerate(nodes) if not state[3]]
 
     np.testing.assert_array_equal(batch.observation, windows.observation)
     np.testing.assert_array_equal(batch.action, windows.action)
     np.testing.assert_array_equal(batch.reward, windows.reward * 2)
-    for name in ("terminated", "truncated", "repeated"):
+    for name in ("terminated", "truncated", "repeated", "valid"):
         np.testing.assert_array_equal(getattr(batch, name), getattr(windows, name))
     for k in range(window - 1):  # n-step targets go on where the window does; the operators never look beyond its end
         np.testing.assert_array_equal(batch.goes_on[k], windows.valid[k + 1])
@@ -104,16 +106,19 @@ def test_a_batch_equals_a_loop_over_its_windows(seed, num_envs, batch_size, wind
 def test_values_of_nodes_find_their_transitions_and_back(seed, batch_size, window, follow, train_on):
     windows = random_windows(seed, 2, batch_size, window, follow=follow, train_on=train_on)
     batch = Batch(windows, windows.reward, torch.device("cpu"))
-    values = torch.stack([torch.arange(batch.nodes) + 1.0, torch.arange(batch.nodes) + 1000.0])
-    rows = batch.to_rows(values)
-    assert rows.shape == (2, window, batch_size)
+    of_nodes, of_stops = torch.arange(batch.nodes) + 1.0, torch.arange(len(batch.stops)) + 1000.0
+    values = torch.cat([of_nodes, of_stops])
+    node_rows, stop_rows = batch.to_rows(values, batch.node_of), batch.to_rows(values, batch.stop_of)
+    assert node_rows.shape == stop_rows.shape == (window, batch_size)
     states = slow_states(windows, train_on)
-    slow = np.zeros((2, window * batch_size))
-    for number, state in enumerate([*states["deeper"], *states["next"]]):
-        slow[:, state[2]] = number + 1, number + 1000
-    np.testing.assert_array_equal(rows.reshape(2, -1), slow)
-    assert (rows[0] == 0).numpy().tolist() == (~windows.valid).tolist()
-    assert batch.of_trained(rows[0]).tolist() == values[0, batch.deeper :].tolist()
+    stop = 0
+    for node, (_, _, flat, repeated, _) in enumerate([*states["next"], *states["deeper"]]):
+        assert node_rows.flatten()[flat] == of_nodes[node]
+        if not repeated:
+            assert stop_rows.flatten()[flat] == of_stops[stop]
+            stop += 1
+    assert stop == len(of_stops)
+    assert batch.of_trained(node_rows).tolist() == of_nodes[: batch.trained].tolist()
     # What was trained on stands in the order of the transitions themselves.
     np.testing.assert_array_equal(
         batch.of_trained(batch.reward), windows.reward[windows.valid] if train_on == "all" else windows.reward[0]
@@ -125,8 +130,8 @@ def test_random_windows_hold_every_case(follow):
     """What the loops above compare is there to be seen."""
     windows = random_windows(0, 2, 30, 4, follow=follow, train_on="first")
     batch = Batch(windows, windows.reward, torch.device("cpu"))
-    assert batch.deeper > 10
+    assert batch.nodes > batch.trained + 10
     assert len(batch.acting_weight) > 30
-    assert 0 < batch.acting_weight[:30].sum() < 30
-    assert 10 < len(batch.stop_nodes) < batch.nodes
+    assert 0 < batch.acting_weight[-30:].sum() < 30
+    assert 10 < len(batch.stops) < batch.nodes
     assert not windows.valid.all()

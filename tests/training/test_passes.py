@@ -60,23 +60,23 @@ def assert_same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor])
 
 
 @HIDDEN
-@pytest.mark.parametrize("first", [0, 11])
+@pytest.mark.parametrize("trained", [ROWS, ROWS - 11])
 @pytest.mark.parametrize("kind", [SACAgent, TAACAgent])
-def test_a_policys_sample_and_its_gradients_are_those_of_torch(kind, first, hidden):
+def test_a_policys_sample_and_its_gradients_are_those_of_torch(kind, trained, hidden):
     agent = make_agent(kind, hidden)
     observation, prev_action = rows(3), rows(2, seed=2)
-    by_action, by_log_prob = rows(2, ROWS - first, seed=3), rows(1, ROWS - first, seed=4).squeeze(1)
+    by_action, by_log_prob = rows(2, trained, seed=3), rows(1, trained, seed=4).squeeze(1)
     torch.manual_seed(5)
     inputs = [observation, prev_action] if kind is TAACAgent else [observation]
-    policy = PolicyPass(agent, *inputs, first=first)
+    policy = PolicyPass(agent, *inputs, trained=trained)
     torch.manual_seed(5)
     with torch.enable_grad():
         distribution = agent.policy_distribution(*inputs)
         action, log_prob = distribution.sample_with_log_prob()
-        loss = (action[first:] * by_action).sum() + (log_prob[first:] * by_log_prob).sum()
+        loss = (action[:trained] * by_action).sum() + (log_prob[:trained] * by_log_prob).sum()
     assert policy.action.shape == (ROWS, 2)
-    assert_same([policy.action, policy.log_prob], [action.detach(), log_prob[first:].detach()])
-    clamped = (distribution.log_std.abs() == 1.0)[first:]
+    assert_same([policy.action, policy.log_prob], [action.detach(), log_prob[:trained].detach()])
+    clamped = (distribution.log_std.abs() == 1.0)[:trained]
     assert clamped.any()
     assert not clamped.all()
 
