@@ -1,4 +1,4 @@
-"""Our SAC beside Stable-Baselines3's: from the same weights, by the same batches, both become the same."""
+"""Our SAC is Stable-Baselines3's: from the same random numbers, the same frames, the same batches, the same updates."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import gymnasium as gym
+import numpy as np
+import pytest
 import sac_continuous
 import torch
+import training
 from sb3_sac import linear_layers, make_model
 from stable_baselines3 import SAC
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
 from synthetic import filled_replay
 
 from taac_wrappers.agent import SACAgent
 from taac_wrappers.training.batch import Batch
+from taac_wrappers.training.envs import make_env
 from taac_wrappers.training.run import Counters
 from taac_wrappers.training.tasks import settings_for
 
@@ -66,10 +71,27 @@ def weights_of(model: SAC) -> dict[str, torch.Tensor]:
     return {name: value.detach() for name, value in weights.items()}
 
 
+class Noise:
+    """What both programs take for the noise of their policies. Ours asks for that of the next states first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.ours: list[torch.Tensor] = []
+        self.theirs: list[torch.Tensor] = []
+        monkeypatch.setattr(torch, "randn_like", lambda like: self.ours.pop(0))
+        monkeypatch.setattr(
+            "torch.distributions.normal._standard_normal", lambda shape, **like: self.theirs.pop(0).view(shape)
+        )
+
+    def draw(self, rows: int) -> None:
+        own, following = torch.randn(2, rows, ACTION)
+        self.ours, self.theirs = [following, own], [own, following]
+
+    def is_used_up(self) -> bool:
+        return not self.ours and not self.theirs
+
+
 def test_our_updates_are_those_of_stable_baselines3(monkeypatch):
-    """But for 1e-6 in the logarithm of its density, while nothing terminates. Both policies sample without noise."""
-    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
-    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **like: torch.zeros(shape, **like))
+    """But for 1e-6 in the logarithm of its density, while nothing terminates."""
     torch.manual_seed(0)
     settings = replace(settings_for("HalfCheetah-v5"), hidden=(32, 32), batch_size=64, buffer_size=100)
     model = make_model(Fixed(), settings, learning_starts=0, seed=0)
@@ -84,15 +106,85 @@ def test_our_updates_are_those_of_stable_baselines3(monkeypatch):
     agent.load_state_dict(before)
     learner, counters = sac_continuous.Learner(args, agent), Counters(num_envs=1)
 
+    noise = Noise(monkeypatch)
     replay = filled_replay(OBSERVATION, ACTION, repetition=0.0, frames=500, episode=50)
     for _ in range(UPDATES):
         batch = learner.sample(replay)
+        noise.draw(len(batch.action))
         model.replay_buffer = OneBatch(batch)
         model.train(gradient_steps=1, batch_size=len(batch.action))
         learner.update(batch, counters)
+        assert noise.is_used_up()
 
     ours = agent.state_dict()
     for name, theirs in weights_of(model).items():
         way, difference = (theirs - before[name]).abs().mean(), (ours[name] - theirs).abs().mean()
         assert way > 0.2 * UPDATES * args.learning_rate, name
         assert difference < 0.0008 * way, name
+
+
+SEED, RANDOM_FRAMES, FRAMES, EPISODE = 0, 1_500, 2_300, 1_000
+
+
+def seeded_model() -> SAC:
+    """Small, for HalfCheetah; it seeds everything. Actions are in [-1, 1] and need no scaling, which would round."""
+    settings = replace(settings_for("HalfCheetah-v5"), hidden=(16, 16), buffer_size=FRAMES)
+    model = make_model(make_env("HalfCheetah-v5"), settings, learning_starts=RANDOM_FRAMES, seed=SEED)
+    model.policy.scale_action = model.policy.unscale_action = lambda action: action
+    return model
+
+
+class Frames(BaseCallback):
+    """Actions and rewards of all frames."""
+
+    def __init__(self):
+        super().__init__()
+        self.actions: list[np.ndarray] = []
+        self.rewards: list[np.ndarray] = []
+
+    def _on_step(self) -> bool:
+        self.actions.append(self.locals["actions"])
+        self.rewards.append(self.locals["rewards"])
+        return True
+
+
+def test_all_around_the_update_is_that_of_stable_baselines3(monkeypatch):
+    """With its random numbers, policy and update, our environments, replay, batches and loop give its frames."""
+    theirs = Frames()
+    torch.set_num_threads(1)  # as ours does: sums of several threads round in another way
+    seeded_model().learn(FRAMES, callback=theirs)
+
+    shape = training.Shape("HalfCheetah-v5", fill=RANDOM_FRAMES)
+    ours = training.Ours(sac_continuous, shape, settings_for(shape.env_id), threads=1, repetition=0.0)
+    model = seeded_model()
+    model.set_logger(configure(None, []))
+    always = np.ones(1, bool)
+    step, actions, rewards = ours.envs.step, [], []
+
+    def recorded_step(action):
+        results = step(action)
+        actions.append(action)
+        rewards.append(results[1].astype(np.float32))
+        return results
+
+    def draw_starts(batch_size):
+        late = len(actions) > RANDOM_FRAMES  # they begin one frame later
+        transition = np.random.randint(len(actions) if late else 1, size=batch_size)  # noqa: NPY002 (theirs)
+        return np.zeros(batch_size, np.int64), transition + transition // EPISODE  # a final observation has a slot
+
+    def update(batch, counters):
+        counters.updates += 1
+        if counters.updates > 1:
+            model.replay_buffer = OneBatch(batch)
+            model.train(gradient_steps=1, batch_size=len(batch.action))
+        return {}
+
+    monkeypatch.setattr(ours, "act_randomly", lambda *_: (model.action_space.sample()[None], always))
+    monkeypatch.setattr(ours.agent, "act", lambda observation, _: (model.predict(observation)[0], always))
+    monkeypatch.setattr(ours.envs, "step", recorded_step)
+    monkeypatch.setattr(ours.state.replay, "_draw_starts", draw_starts)
+    monkeypatch.setattr(ours.learner, "update", update)
+    ours.train(FRAMES)
+
+    np.testing.assert_array_equal(actions, theirs.actions)
+    np.testing.assert_array_equal(rewards, theirs.rewards)
