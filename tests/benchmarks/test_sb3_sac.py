@@ -37,14 +37,15 @@ class OneBatch:
     """A replay buffer of Stable-Baselines3 that always draws what ours has drawn."""
 
     def __init__(self, batch: Batch):
-        self.drawn = SimpleNamespace(
-            observations=batch.observation,
-            actions=batch.action,
-            next_observations=batch.state_observation[batch.first :],
-            dones=batch.terminated[0].float().unsqueeze(1),
-            rewards=batch.reward[0].unsqueeze(1),
-            discounts=None,
-        )
+        drawn = {
+            "observations": batch.observation,
+            "actions": batch.action,
+            "next_observations": batch.state_observation[batch.first :],
+            "dones": batch.terminated[0].float().unsqueeze(1),
+            "rewards": batch.reward[0].unsqueeze(1),
+        }
+        # Copies, as its own are: products may round by where their operands lie.
+        self.drawn = SimpleNamespace(**{name: value.clone() for name, value in drawn.items()}, discounts=None)
 
     def sample(self, batch_size: int, env: object = None) -> SimpleNamespace:
         return self.drawn
