@@ -2,9 +2,9 @@
 
     python benchmarks/sb3_sac.py --env-id HalfCheetah-v5 --seed 0 --run-dir runs/sb3
 
-What differs is Stable-Baselines3's own: three optimizers instead of one, the actor trained at the states of the
-sampled transitions instead of the next ones and by a sample of its own, clamps of the log standard deviation, and,
-unless ``--our-start`` is given, the weights that training starts from.
+What differs is Stable-Baselines3's own: the weights that training starts from, unless ``--our-start`` is given; 1e-6 in
+the density of actions near their bounds, unless ``--our-density`` is given; the clamp of the log standard deviation.
+With both flags its updates are ours (``tests/benchmarks/test_sb3_sac.py``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import tyro
 from stable_baselines3 import SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.distributions import DiagGaussianDistribution, SquashedDiagGaussianDistribution
 from stable_baselines3.common.vec_env import VecEnv
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 from taac_wrappers.agent.networks import truncated_normal_
 from taac_wrappers.agent.operators import continuous_entropy_target
@@ -45,6 +47,8 @@ class Args:
     final_episodes: int = 20
     our_start: bool = False
     """begin with weights drawn as ours are (the TAAC authors'), not as Stable-Baselines3 (PyTorch) draws them"""
+    our_density: bool = False
+    """take the exact density of a squashed action, as ours is, without 1e-6 inside the logarithm"""
     threads: int = 1
 
 
@@ -121,6 +125,20 @@ def start_like_ours(model: SAC) -> None:
     model.critic_target.load_state_dict(model.critic.state_dict())
 
 
+class ExactlySquashed(SquashedDiagGaussianDistribution):
+    """SB3's squashed Gaussian, but an action near the bounds has its own density, however large."""
+
+    def log_prob(self, actions: Tensor, gaussian_actions: Tensor | None = None) -> Tensor:
+        assert gaussian_actions is not None  # tanh cannot be inverted there
+        log_slope = 2 * (math.log(2) - gaussian_actions - softplus(-2 * gaussian_actions))
+        return DiagGaussianDistribution.log_prob(self, gaussian_actions) - log_slope.sum(-1)
+
+
+def take_our_density(model: SAC) -> None:
+    """Exact, as ours is (:mod:`taac_wrappers.agent.distributions`)."""
+    model.actor.action_dist = ExactlySquashed(model.actor.action_dist.action_dim)  # type: ignore[assignment]
+
+
 def linear_layers(network: Any) -> list[nn.Linear]:
     return [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
 
@@ -134,6 +152,8 @@ def main(args: Args) -> None:
     )
     if args.our_start:
         start_like_ours(model)
+    if args.our_density:
+        take_our_density(model)
     recorder = Recorder(args, tracker)
     model.learn(args.total_frames, callback=recorder)
     recorder.record("final", args.final_episodes, args.seed + 1)

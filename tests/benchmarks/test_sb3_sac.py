@@ -11,7 +11,7 @@ import pytest
 import sac_continuous
 import torch
 import training
-from sb3_sac import linear_layers, make_model
+from sb3_sac import linear_layers, make_model, take_our_density
 from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import configure
@@ -91,14 +91,18 @@ class Noise:
         return not self.ours and not self.theirs
 
 
-def test_our_updates_are_those_of_stable_baselines3(monkeypatch):
-    """But for 1e-6 in the logarithm of its density, while nothing terminates."""
+def way_apart(monkeypatch: pytest.MonkeyPatch, *, our_density: bool, head_scale: float) -> dict[str, float]:
+    """How far the weights of both are apart after :data:`UPDATES`, over the way they went."""
     torch.manual_seed(0)
     settings = replace(settings_for("HalfCheetah-v5"), hidden=(32, 32), batch_size=64, buffer_size=100)
     model = make_model(Fixed(), settings, learning_starts=0, seed=0)
     model.set_logger(configure(None, []))
+    if our_density:
+        take_our_density(model)
     with torch.no_grad():
         model.log_ent_coef.fill_(-1.0)
+        for layer in (*linear_layers(model.actor.mu), *linear_layers(model.actor.log_std)):
+            layer.weight *= head_scale
 
     args = replace(sac_continuous.Args.for_task("HalfCheetah-v5"), hidden=(32, 32), batch_size=64)
     agent = sac_continuous.make_agent(args, Fixed.observation_space, Fixed.action_space)
@@ -117,11 +121,26 @@ def test_our_updates_are_those_of_stable_baselines3(monkeypatch):
         learner.update(batch, counters)
         assert noise.is_used_up()
 
-    ours = agent.state_dict()
+    ours, apart = agent.state_dict(), {}
     for name, theirs in weights_of(model).items():
         way, difference = (theirs - before[name]).abs().mean(), (ours[name] - theirs).abs().mean()
         assert way > 0.2 * UPDATES * args.learning_rate, name
-        assert difference < 0.0008 * way, name
+        apart[name] = float(difference / way)
+    return apart
+
+
+@pytest.mark.parametrize("head_scale", [1.0, 10.0])
+def test_our_updates_are_those_of_stable_baselines3(head_scale, monkeypatch):
+    """While nothing terminates, and given our density; also where actions are near their bounds."""
+    apart = way_apart(monkeypatch, our_density=True, head_scale=head_scale)
+    assert max(apart.values()) < 0.0008, apart
+
+
+def test_the_density_of_stable_baselines3_is_another_one_near_the_bounds(monkeypatch):
+    assert max(way_apart(monkeypatch, our_density=False, head_scale=1.0).values()) < 0.0008
+    with monkeypatch.context() as again:
+        apart = way_apart(again, our_density=False, head_scale=10.0)
+    assert apart["actor.hidden.0.weight"] > 0.01
 
 
 SEED, RANDOM_FRAMES, FRAMES, EPISODE = 0, 1_500, 2_300, 1_000
