@@ -142,9 +142,10 @@ def n_step(reward: Tensor, terminated: Tensor, truncated: Tensor, next_value: Te
 def _check_rows(reward: Tensor, flags: dict[str, Tensor], **values: Tensor) -> None:
     if reward.ndim != 2 or len(reward) < 1:
         raise ValueError(f"reward must have shape [N, B] with N >= 1, got {tuple(reward.shape)}")
+    shape = reward.shape
     for name, tensor in (flags | values).items():
-        if tensor.shape != reward.shape:
-            raise ValueError(f"{name} must have reward's shape {tuple(reward.shape)}, got {tuple(tensor.shape)}")
+        if tensor.shape != shape:
+            raise ValueError(f"{name} must have reward's shape {tuple(shape)}, got {tuple(tensor.shape)}")
     for name, flag in flags.items():
         if flag.dtype != torch.bool:  # ~ of an integer is another integer, and no error
             raise TypeError(f"{name} must be a bool tensor, got {flag.dtype}")

@@ -38,7 +38,7 @@ class Batch:
             on_cpu = torch.from_numpy(array)
             return on_cpu if device.type == "cpu" else on_cpu.to(device)
 
-        first, trained, nodes = np.flatnonzero(windows.first), len(windows.action), len(windows.node_index)
+        first, trained, nodes = windows.first.nonzero()[0], len(windows.action), len(windows.node_index)
         self.first, self.acting, self.trained, self.nodes = len(first), len(first) + trained, trained, nodes
         self.observation, self.action = tensor(windows.observation).float(), tensor(windows.action)
         self.reward = tensor(reward)
@@ -57,7 +57,7 @@ class Batch:
         # Nodes stand in the order of their transitions: counting gives their numbers.
         stop = windows.valid > windows.repeated
         self.node_of, self.stop_of = tensor(windows.valid.cumsum() - 1), tensor(stop.cumsum() + (nodes - 1))
-        self.stops = tensor(np.flatnonzero(stop.take(windows.node_index)))
+        self.stops = tensor(stop.take(windows.node_index).nonzero()[0])
         self.trained_index = tensor(windows.node_index[:trained])
 
     @property

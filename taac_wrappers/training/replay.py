@@ -223,7 +223,7 @@ class SequenceReplay:
             position[k, column] = slot
 
         valid = position >= 0
-        node_index = np.flatnonzero(valid)
+        node_index = valid.reshape(-1).nonzero()[0]
         transition = position.reshape(-1)[node_index]
         node_flags = self._flags[transition]
         flags = np.zeros((window, batch_size), np.uint8)
@@ -261,7 +261,7 @@ class SequenceReplay:
         begin, span = oldest[env], (self._head - oldest)[env]
         slot = self._flat(env, begin + (self.rng.random(batch_size) * span).astype(np.int64))
         # No transition starts at a final observation: draw those again.
-        wrong = np.flatnonzero(self._flags[slot] & FINAL)
+        wrong = (self._flags[slot] & FINAL).nonzero()[0]
         while len(wrong):
             slot[wrong] = self._flat(env[wrong], begin[wrong] + self.rng.integers(span[wrong]))
             wrong = wrong[self._flags[slot[wrong]] & FINAL != 0]
