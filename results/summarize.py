@@ -27,24 +27,18 @@ RUNS = {
 """What each file of mountaincar/ is; the commands are in README.md."""
 
 HALFCHEETAH = {
-    **{f"SAC, seed {seed}": f"sac_s{seed}" for seed in (0, 1, 2)},
-    **{f"SAC, actor at next states, seed {seed}": f"sac_critics_first_s{seed}" for seed in (0, 1)},
-    **{f"the same, joint step, seed {seed}": f"sac_joint_independent_s{seed}" for seed in (0, 1)},
-    **{f"the same, draws by slices, seed {seed}": f"sac_joint_s{seed}" for seed in (0, 1, 2, 3)},
-    **{f"the same, later code, seed {seed}": f"sac_joint_again_s{seed}" for seed in (0, 1)},
-    **{f"Stable-Baselines3's SAC, started like ours, seed {seed}": f"sb3_sac_our_start_s{seed}" for seed in (0, 1, 2)},
-    **{f"Stable-Baselines3's SAC, seed {seed}": f"sb3_sac_s{seed}" for seed in (0, 1)},
+    **{f"SAC, seed {seed}": f"sac_s{seed}" for seed in range(6)},
+    **{f"SB3's SAC, our start and density, seed {seed}": f"sb3_sac_our_density_s{seed}" for seed in (0, 1)},
+    **{f"SB3's SAC, our start, seed {seed}": f"sb3_sac_our_start_s{seed}" for seed in range(4)},
+    **{f"SB3's SAC, seed {seed}": f"sb3_sac_s{seed}" for seed in (0, 1)},
 }
-"""What each file of halfcheetah/ is."""
+"""What files of halfcheetah/ are; README.md names the others, too."""
 
 HALFCHEETAH_STYLES: dict[str, dict] = {
-    "SAC": {"color": "tab:blue", "linewidth": 2.2},
-    "SAC, actor at next states": {"color": "tab:cyan"},
-    "the same, joint step": {"color": "tab:green", "linewidth": 0.8},
-    "the same, draws by slices": {"color": "tab:olive", "linewidth": 0.8},
-    "the same, later code": {"color": "tab:olive", "linewidth": 0.8, "linestyle": ":"},
-    "Stable-Baselines3's SAC, started like ours": {"color": "tab:orange", "linestyle": "--", "linewidth": 1.8},
-    "Stable-Baselines3's SAC": {"color": "tab:gray", "linestyle": "--"},
+    "SAC": {"color": "tab:blue"},
+    "SB3's SAC, our start and density": {"color": "tab:orange"},
+    "SB3's SAC, our start": {"color": "tab:red", "linestyle": "--"},
+    "SB3's SAC": {"color": "tab:gray", "linestyle": ":"},
 }
 
 Metrics = dict[str, tuple[np.ndarray, np.ndarray]]
