@@ -51,8 +51,7 @@ class PolicyPass:
 
     def __init__(self, agent: ActorCriticAgent, *inputs: Tensor, trained: int | None = None):
         _require_no_grad()
-        self._agent, self._inputs = agent, inputs
-        self._trained = trained_rows = slice(trained)
+        self._agent, self._inputs, self._trained = agent, inputs, slice(trained)
         actor = agent.actor
         self._layers = list(actor.hidden)
         self._activations = _activations(actor.join(*inputs), self._layers)
@@ -63,8 +62,8 @@ class PolicyPass:
         raw = mean + self._deviation
         self._squashed = torch.tanh(raw)
         self.action = torch.addcmul(agent.action_center, agent.action_scale, self._squashed)
-        raw, noise, log_std = raw[trained_rows], noise[trained_rows], self._log_std[trained_rows]
-        self.log_prob = log_density(raw, noise, log_std, agent.density_constant)
+        rows = self._trained
+        self.log_prob = log_density(raw[rows], noise[rows], self._log_std[rows], agent.density_constant)
 
     def write_gradients(self, *, action: Tensor, log_prob: Tensor) -> None:
         """Those of the actor, given a loss's gradients by ``action`` ``[trained, A]`` and by ``log_prob``."""
