@@ -27,8 +27,8 @@ RUNS = {
 """What each file of mountaincar/ is; the commands are in README.md."""
 
 HALFCHEETAH = {
-    **{f"SAC, seed {seed}": f"sac_s{seed}" for seed in range(6)},
-    **{f"SB3's SAC, our start and density, seed {seed}": f"sb3_sac_our_density_s{seed}" for seed in (0, 1)},
+    **{f"SAC, seed {seed}": f"sac_s{seed}" for seed in range(8)},
+    **{f"SB3's SAC, our start and density, seed {seed}": f"sb3_sac_our_density_s{seed}" for seed in (0, 1, 2)},
     **{f"SB3's SAC, our start, seed {seed}": f"sb3_sac_our_start_s{seed}" for seed in range(4)},
     **{f"SB3's SAC, seed {seed}": f"sb3_sac_s{seed}" for seed in (0, 1)},
 }
