@@ -3,8 +3,9 @@
     python benchmarks/sb3_sac.py --env-id HalfCheetah-v5 --seed 0 --run-dir runs/sb3
 
 What differs is Stable-Baselines3's own: the weights that training starts from, unless ``--our-start`` is given; 1e-6 in
-the density of actions near their bounds, unless ``--our-density`` is given; the clamp of the log standard deviation.
-With both flags its updates are ours (``tests/benchmarks/test_sb3_sac.py``).
+the density of actions near their bounds, unless ``--our-density`` is given; the clamp of the log standard deviation;
+and no entropy at a termination. With both flags, and while nothing terminates, its updates are ours
+(``tests/benchmarks/test_sb3_sac.py``).
 """
 
 from __future__ import annotations
