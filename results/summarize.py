@@ -27,10 +27,10 @@ RUNS = {
 """What each file of mountaincar/ is; the commands are in README.md."""
 
 HALFCHEETAH = {
-    **{f"SAC, seed {seed}": f"sac_s{seed}" for seed in range(8)},
-    **{f"SB3's SAC, our start and density, seed {seed}": f"sb3_sac_our_density_s{seed}" for seed in (0, 1, 2)},
-    **{f"SB3's SAC, our start, seed {seed}": f"sb3_sac_our_start_s{seed}" for seed in range(4)},
-    **{f"SB3's SAC, seed {seed}": f"sb3_sac_s{seed}" for seed in (0, 1)},
+    "SAC": [f"sac_s{seed}" for seed in range(12)],
+    "SB3's SAC, our start and density": [f"sb3_sac_our_density_s{seed}" for seed in range(8)],
+    "SB3's SAC, our start": [f"sb3_sac_our_start_s{seed}" for seed in range(4)],
+    "SB3's SAC": [f"sb3_sac_s{seed}" for seed in range(2)],
 }
 """What files of halfcheetah/ are; README.md names the others, too."""
 
@@ -87,19 +87,21 @@ def draw(runs: dict[str, Metrics], path: Path) -> None:
     plt.close(figure)
 
 
-def halfcheetah_row(name: str, metrics: Metrics) -> str:
-    frames, scores = metrics["eval/score"]
-    at = {frame: f"{score:,.0f}" for frame, score in zip(frames, scores, strict=True)}
-    final = f"{metrics['final/score'][1][-1]:,.0f} ± {metrics['final/score_std'][1][-1]:,.0f}"
-    return f"| {name} | {at[20_000]} | {at[50_000]} | {at[80_000]} | {final} |"
+def halfcheetah_row(name: str, runs: list[Metrics]) -> str:
+    """Means over the runs, and the range of their last scores."""
+    at = [dict(zip(*run["eval/score"], strict=True)) for run in runs]
+    means = (f"{np.mean([scores[frame] for scores in at]):,.0f}" for frame in (20_000, 50_000, 80_000))
+    final = [run["final/score"][1][-1] for run in runs]
+    cells = name, f"{len(runs)}", *means, f"{np.mean(final):,.0f}", f"{min(final):,.0f} to {max(final):,.0f}"
+    return f"| {' | '.join(cells)} |"
 
 
-def draw_halfcheetah(runs: dict[str, Metrics], path: Path) -> None:
+def draw_halfcheetah(groups: dict[str, list[Metrics]], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(6.5, 3.8), constrained_layout=True)
-    for name, metrics in runs.items():
-        frames, scores = metrics["eval/score"]
-        label, _, seed = name.partition(", seed ")
-        axis.plot(frames / 1000, scores, label=label if seed == "0" else None, **HALFCHEETAH_STYLES[label])
+    for name, runs in groups.items():
+        for number, metrics in enumerate(runs):
+            frames, scores = metrics["eval/score"]
+            axis.plot(frames / 1000, scores, label=None if number else name, **HALFCHEETAH_STYLES[name])
     axis.set_xlabel("thousand frames")
     axis.set_ylabel("score (mean of 10 episodes, mode)")
     axis.set_title("SAC on HalfCheetah-v5")
@@ -109,25 +111,25 @@ def draw_halfcheetah(runs: dict[str, Metrics], path: Path) -> None:
     plt.close(figure)
 
 
-def read(folder: str, files: dict[str, str]) -> dict[str, Metrics]:
-    return {name: read_metrics(HERE / folder / f"{file}.csv") for name, file in files.items()}
+def read(folder: str, file: str) -> Metrics:
+    return read_metrics(HERE / folder / f"{file}.csv")
 
 
 def main() -> None:
     figures = HERE.parent / "docs" / "figures"
-    runs = read("mountaincar", RUNS)
+    runs = {name: read("mountaincar", file) for name, file in RUNS.items()}
     print("| run | frames | score, 100 episodes | frames per episode | repeats | solved at frame |")
     print("|---|---|---|---|---|---|")
     for name, metrics in runs.items():
         print(row(name, metrics))
     draw(runs, figures / "mountaincar.png")
 
-    runs = read("halfcheetah", HALFCHEETAH)
-    print("\n| run | 20,000 frames | 50,000 | 80,000 | 100,000 frames, 20 episodes |")
-    print("|---|---|---|---|---|")
-    for name, metrics in runs.items():
-        print(halfcheetah_row(name, metrics))
-    draw_halfcheetah(runs, figures / "halfcheetah.png")
+    groups = {name: [read("halfcheetah", file) for file in files] for name, files in HALFCHEETAH.items()}
+    print("\n| | runs | 20,000 frames | 50,000 | 80,000 | 100,000, 20 episodes | from lowest to highest |")
+    print("|---|---|---|---|---|---|---|")
+    for name, cheetahs in groups.items():
+        print(halfcheetah_row(name, cheetahs))
+    draw_halfcheetah(groups, figures / "halfcheetah.png")
 
 
 if __name__ == "__main__":
