@@ -191,7 +191,7 @@ class Tracker:
         path = run_dir / METRICS
         if path.is_symlink():
             raise ValueError(f"{path} is a symbolic link: it would lead what is written elsewhere")
-        purge_step = None if resume_at is None else _last_frame(path, resume_at) + 1
+        last_frame = None if resume_at is None else _last_frame(path, resume_at)
         if resume_at is None and path.exists():
             raise ValueError(f"run_dir {run_dir} already holds {METRICS}; pass resume_at to continue it")
 
@@ -207,7 +207,7 @@ class Tracker:
         else:
             self._file.truncate(resume_at)
             self._file.seek(resume_at)
-        self._sinks: list[_Sink] = [_TensorBoard(run_dir, purge_step)]
+        self._sinks: list[_Sink] = [_TensorBoard(run_dir, last_frame)]
         if track:
             self.run_id = run_id or secrets.token_hex(4)
             self._sinks += _start_wandb(run_dir, config, project, entity, self.run_id)
@@ -301,19 +301,21 @@ def _to_float(name: str, value: Any) -> float:
         raise TypeError(f"metric {name!r} must be a single number, got {value!r}") from None
 
 
-def _last_frame(path: Path, resume_at: int) -> int:
-    """The frame of the line that ends at ``resume_at``: -1 just after the header."""
+def _last_frame(path: Path, resume_at: int) -> list[tuple[int, dict[str, float]]]:
+    """What was logged at the frame of the line that ends at ``resume_at``, line by line; nothing after the header."""
     size = path.stat().st_size
     if isinstance(resume_at, bool) or not isinstance(resume_at, int) or not len(HEADER) <= resume_at <= size:
         raise ValueError(f"resume_at must be an offset into {path} ({size} bytes), got {resume_at!r}")
     with open(path, "rb") as file:
-        if file.read(len(HEADER)) != HEADER:
-            raise ValueError(f"{path}: line 1 must be {HEADER.decode().strip()!r}")
-        file.seek(max(0, resume_at - 4096))
-        *_, line, rest = (b"\n" + file.read(min(4096, resume_at))).rsplit(b"\n", 2)
-    if rest:
+        content = file.read(resume_at)
+    if not content.startswith(HEADER):
+        raise ValueError(f"{path}: line 1 must be {HEADER.decode().strip()!r}")
+    if not content.endswith(b"\n"):
         raise ValueError(f"resume_at must be the end of a line of {path}, got {resume_at}")
-    return -1 if resume_at == len(HEADER) else int(line.split(b",")[0])
+    lines = content.split(b"\n")[1:-1]
+    of_last = lines[-1].split(b",")[0] + b"," if lines else b""
+    rows = [line.decode().split(",") for line in lines if line.startswith(of_last)]
+    return [(int(frame), {metric: float(value)}) for frame, metric, value in rows]
 
 
 def read_metrics(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -341,13 +343,19 @@ def read_metrics(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 class _TensorBoard:
-    """Keeps what may not be in its file yet, so that a new file takes it where the disk was full for a while."""
+    """Keeps what may not be in its file yet, so that a new file takes it where the disk was full for a while.
+
+    A new file replaces whole frames. So a resumed run begins with what was logged at its ``last_frame``: its
+    predecessor may have logged more at that frame, such as the final evaluation, before it was killed.
+    """
 
     name = "TensorBoard"
 
-    def __init__(self, run_dir: Path, purge_step: int | None):
-        self._folder, self._purge_step = str(run_dir / TENSORBOARD), purge_step
-        self._kept: list[tuple[int, dict[str, float]]] = []
+    def __init__(self, run_dir: Path, last_frame: list[tuple[int, dict[str, float]]] | None):
+        self._folder, self._kept = str(run_dir / TENSORBOARD), last_frame or []
+        self._purge_step: int | None = None
+        if last_frame is not None:
+            self._purge_step = last_frame[-1][0] if last_frame else 0
         self._writer: Any = None
         self._tried_at = -math.inf
         self.flush()
@@ -382,7 +390,7 @@ class _TensorBoard:
 
     def _flush(self) -> None:
         self._writer.flush()
-        if self._kept:  # a new file replaces whole frames, so that all of the last one is kept
+        if self._kept:  # all of the last frame is kept
             self._purge_step = self._kept[-1][0]
             self._kept = [(frame, metrics) for frame, metrics in self._kept if frame == self._purge_step]
 

@@ -47,7 +47,7 @@ class NoSink:
 
     name = "nothing"
 
-    def __init__(self, run_dir, purge_step):
+    def __init__(self, run_dir, last_frame):
         pass
 
     def log(self, frame, metrics):
@@ -305,6 +305,22 @@ def test_tensorboard_has_the_metrics_and_drops_what_a_resume_undoes(tmp_path):
     found = events(tmp_path)
     assert found["a"] == [(10, 1.5), (20, 2.5)]
     assert len(found["b"]) == 1
+
+
+def test_tensorboard_drops_what_a_resume_undoes_at_the_same_frame_too(tmp_path):
+    """A run that is killed after its final evaluation, at the frame of its last checkpoint, evaluates once more."""
+    first = Tracker(tmp_path, {})
+    first.log(10, {"a": 0.5})
+    first.log(20, {"a": 1.5})
+    first.log(20, {"a": 2.5, "b": 3.5})
+    position = first.position()
+    first.log(20, {"final": 4.5})
+    first.close()
+    for _ in range(2):
+        again = Tracker(tmp_path, {}, resume_at=position)
+        again.log(20, {"final": 4.5})
+        again.close()
+    assert events(tmp_path) == {"a": [(10, 0.5), (20, 1.5), (20, 2.5)], "b": [(20, 3.5)], "final": [(20, 4.5)]}
 
 
 def test_tensorboard_failing_does_not_stop_the_run(tmp_path, capsys, monkeypatch):
