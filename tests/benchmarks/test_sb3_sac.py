@@ -122,7 +122,7 @@ def way_apart(
 ) -> dict[str, float]:
     """How far the weights of both are apart after :data:`UPDATES`, over the way they went.
 
-    Both begin where SB3 is after so many updates.
+    Both begin where SB3 is after ``trained`` updates of its own.
     """
     torch.manual_seed(0)
     settings = replace(settings_for("HalfCheetah-v5"), hidden=(32, 32), batch_size=64, buffer_size=100)
@@ -155,10 +155,11 @@ def way_apart(
         learner.update(batch, counters)
         assert noise.is_used_up()
 
+    least_step = (0.02 if trained else 0.2) * args.learning_rate  # Adam's steps are shorter late in training
     ours, apart = agent.state_dict(), {}
     for name, theirs in weights_of(model).items():
         way, difference = (theirs - before[name]).abs().mean(), (ours[name] - theirs).abs().mean()
-        assert way > 0.02 * UPDATES * args.learning_rate, name
+        assert way > UPDATES * least_step, name
         apart[name] = float(difference / way)
     return apart
 
