@@ -20,8 +20,8 @@ $(READY): pyproject.toml constraints.txt
 train: $(READY)  ## train TAAC on MountainCarContinuous until it is solved (about 10 to 15 minutes)
 	$(BIN)/python agents/taac_continuous.py --env-id MountainCarContinuous-v0 --stop-at-score 90
 
-test: $(READY)  ## run all tests, with the examples of docstrings and docs
-	$(BIN)/python -m pytest
+test: $(READY)  ## run all tests, with the examples of docstrings and docs, on all cores
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 soak: $(READY)  ## the long test: memory, kills, fuzzing, all other faults
 	$(BIN)/python tests/soak/soak.py

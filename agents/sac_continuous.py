@@ -1,8 +1,8 @@
 """SAC: Soft Actor-Critic (Haarnoja et al., arXiv:1812.05905) as the TAAC paper uses it, in one readable file.
 
-The backbone that TAAC is built on and compared with: the actor is trained towards high Q values and an entropy that a
-temperature holds at its target, the twin critics towards one-step targets that count entropy as reward. There is no
-previous action, no switch and no multi-step target; `diff agents/sac_continuous.py agents/taac_continuous.py` shows
+The backbone that TAAC is built on and compared with: the twin critics are trained towards one-step targets that count
+entropy as reward, then the actor towards high Q values and an entropy that a temperature holds at its target. There is
+no previous action, no switch and no multi-step target; `diff agents/sac_continuous.py agents/taac_continuous.py` shows
 where TAAC differs, and nothing else.
 
     python agents/sac_continuous.py --env-id HalfCheetah-v5
@@ -15,34 +15,27 @@ uniform, as TAAC's are; the actor is trained at the states of the sampled transi
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.spaces import Box
 from torch import Tensor
 
-from taac_wrappers import AdaptiveNormalizer
+from taac_wrappers import AdaptiveNormalizer, RepeatStatisticsWrapper
 from taac_wrappers.agent import SACAgent, TwinCritics
 from taac_wrappers.agent.operators import continuous_entropy_target
+from taac_wrappers.training.arguments import bad_input, check_common, command_line, pick_device
 from taac_wrappers.training.batch import Batch
-from taac_wrappers.training.envs import make_vector_env
+from taac_wrappers.training.envs import make_vector_env, random_action
 from taac_wrappers.training.finite import CHECK_INTERVAL, require_finite
-from taac_wrappers.training.passes import PolicyPass, ValuePass
 from taac_wrappers.training.replay import SequenceReplay, Windows
-from taac_wrappers.training.run import (
-    Counters,
-    Run,
-    TrainingState,
-    bad_input,
-    check_common,
-    command_line,
-    pick_device,
-)
+from taac_wrappers.training.run import Run
+from taac_wrappers.training.state import Counters, TrainingState
 from taac_wrappers.training.tasks import settings_for
-from taac_wrappers.training.weights import adam_step, as_vector
 
 METHOD = "sac"
 LOG_INTERVAL = 500  # frames
@@ -118,6 +111,8 @@ class Args:
     """cpu, cuda, or auto: a GPU where there is one"""
     threads: int = 1
     """CPU threads of the learner"""
+    compile: bool = False
+    """compute gradients through torch.compile: a minute at the start, then faster (needs a C++ compiler)"""
 
     @classmethod
     def for_task(cls, env_id: str) -> Args:
@@ -134,63 +129,70 @@ def check(args: Args) -> None:
         raise ValueError(f"--window must be 1, because a target of SAC spans one transition, got {args.window}")
 
 
+def wrap(env: gym.Env) -> gym.Env:
+    """The method's environment side: none, but for statistics."""
+    return RepeatStatisticsWrapper(env)
+
+
 def make_agent(args: Args, observation_space, action_space) -> SACAgent:
     return SACAgent(observation_space, action_space, hidden=args.hidden, log_std_min=args.log_std_min)
 
 
-# --- Learning: every function below is one block of the paper, and every loss writes its own gradients --------------
-# (taac_wrappers/training/passes.py says why, and the tests compare them with torch's).
+# --- Learning: every function below is one block of the paper --------------------------------------------------------
 
 
-Decisions = PolicyPass
-"""The current policy at some states: a ~ pi(. | s) and its density, [M]."""
-
-
-def decide(agent: SACAgent, observation: Tensor) -> Decisions:
+@dataclass
+class Decisions:
     """One sample of the current policy at every state."""
-    return PolicyPass(agent, observation)
+
+    action: Tensor  # [B, A] a ~ pi(. | s)
+    log_prob: Tensor  # [B] its log density
+
+
+def decide(agent: SACAgent, observation: Tensor | Mapping[str, Tensor]) -> Decisions:
+    return Decisions(*agent.policy_distribution(observation).sample_with_log_prob())
 
 
 def td_target(args: Args, agent: SACAgent, target_critics: TwinCritics, batch: Batch) -> Tensor:
     """One-step targets, [M]. Entropy is a reward like any other: as in the authors' code, also at the last state."""
-    next_observation = batch.state_observation[batch.first :]
-    at_next = decide(agent, next_observation)
-    entropy_bonus = agent.log_action_temperature.exp() * -at_next.log_prob
-    q_new = target_critics.minimum(next_observation, at_next.action)
+    at = decide(agent, batch.next_observation)
+    q_new = target_critics.minimum(batch.next_observation, at.action)
+    entropy_bonus = agent.log_action_temperature.exp() * -at.log_prob
     goes_on = ~batch.terminated[0]
-    return batch.reward[0] + args.gamma * (goes_on * q_new + entropy_bonus)
+    return batch.reward[0] + batch.discount[0] * (goes_on * q_new + entropy_bonus)
 
 
 def critic_loss(agent: SACAgent, batch: Batch, target: Tensor) -> Tensor:
-    """Squared TD error of both critics; [M], before the mean."""
-    q = ValuePass(agent.critics, batch.observation, batch.action)
-    error = q.values - target
-    assert error.shape == (2, len(target))
-    q.write_gradients(error * (2 / len(target)))
-    return error.square().sum(0)
+    """Squared TD error of both critics."""
+    q = agent.critics(batch.observation, batch.action)
+    assert q.shape == (2, *target.shape)
+    return (q - target).square().sum(0).mean()
 
 
 def actor_loss(agent: SACAgent, batch: Batch, at: Decisions) -> Tensor:
-    """High values, and an entropy that the temperature weighs; [M], before the mean."""
-    temperature = agent.log_action_temperature.exp()
-    q_new = ValuePass(agent.critics, batch.observation, at.action)
-    loss = temperature * at.log_prob - q_new.minimum
-    assert loss.shape == (len(batch.observation),)
-    at.write_gradients(action=-q_new.action_gradient() / len(loss), log_prob=(temperature / len(loss)).expand_as(loss))
-    return loss
+    """High values, and an entropy that the temperature weighs."""
+    temperature = agent.log_action_temperature.detach().exp()
+    q_new = agent.critics.minimum(batch.observation, at.action)
+    assert q_new.shape == at.log_prob.shape
+    return (temperature * at.log_prob - q_new).mean()
 
 
-def temperature_loss(agent: SACAgent, entropy: Tensor, entropy_target: float) -> Tensor:
+def temperature_loss(agent: SACAgent, at: Decisions, entropy_target: float) -> Tensor:
     """The temperature falls while the entropy is above the target and rises while it is below."""
-    assert entropy.ndim == 1
-    surplus = entropy.mean() - entropy_target
-    agent.log_action_temperature.grad = surplus
+    surplus = -at.log_prob.detach().mean() - entropy_target
     return agent.log_action_temperature * surplus
 
 
 def entropy_targets_of(args: Args, agent: SACAgent) -> float:
-    space = agent.action_space
-    return continuous_entropy_target(space.low, space.high, args.action_delta)
+    return continuous_entropy_target(agent.action_box.low, agent.action_box.high, args.action_delta)
+
+
+def figures_of(agent: SACAgent, at: Decisions) -> dict[str, Tensor]:
+    """What to log of the policy."""
+    return {
+        "losses/action_entropy": -at.log_prob,
+        "losses/action_temperature": agent.log_action_temperature.exp(),
+    }
 
 
 def draw_windows(args: Args, replay: SequenceReplay) -> Windows:
@@ -203,12 +205,15 @@ class Learner:
     def __init__(self, args: Args, agent: SACAgent):
         self.args, self.agent = args, agent
         self.target_critics = copy.deepcopy(agent.critics).requires_grad_(False)
-        self.critic_weights, self.target_weights = as_vector(agent.critics), as_vector(self.target_critics)
-        self.policy_weights = [as_vector(agent.actor), *agent.parameters(recurse=False)]  # and the temperatures
-        everything = [self.critic_weights, *self.policy_weights]
-        self.optimizer = torch.optim.Adam(everything, lr=args.learning_rate, eps=1e-7)
+        self.policy_parameters = [*agent.actor.parameters(), *agent.parameters(recurse=False)]  # and the temperatures
+        self.optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-7, fused=True)
         self.normalizer = None if args.reward_clip is None else AdaptiveNormalizer(clip=args.reward_clip)
         self.entropy_targets = entropy_targets_of(args, agent)
+        if args.compile:
+            from taac_wrappers.training.compilation import compiled
+
+            self.critic_gradients = compiled(self.critic_gradients)  # type: ignore[method-assign]
+            self.policy_gradients = compiled(self.policy_gradients)  # type: ignore[method-assign]
 
     def sample(self, replay: SequenceReplay) -> Batch:
         windows = draw_windows(self.args, replay)
@@ -219,37 +224,39 @@ class Learner:
             reward = self.normalizer.normalize(reward)
         return Batch(windows, reward, self.agent.device)
 
-    @torch.inference_mode()  # every loss writes its own gradients
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
         """One step of everything; what it returns is averaged by whoever looks at it."""
-        args, agent = self.args, self.agent
-        target = td_target(args, agent, self.target_critics, batch)
-        loss_q = critic_loss(agent, batch, target)
-        adam_step(self.optimizer, [self.critic_weights])
+        self.optimizer.zero_grad()
+        metrics = self.critic_gradients(batch)
+        self.optimizer.step()  # of whatever has a gradient: here the critics, below all others
 
-        # The actor is trained by what the critics have become, where they were just trained (docs/sac.md says why).
-        at = decide(agent, batch.observation)
-        entropy = -at.log_prob
-        loss_pi = actor_loss(agent, batch, at)
-        loss_alpha = temperature_loss(agent, entropy, self.entropy_targets)
-        adam_step(self.optimizer, self.policy_weights)
+        # The policy is trained by what the critics have become, where they were just trained (docs/sac.md says why).
+        self.optimizer.zero_grad()
+        metrics |= self.policy_gradients(batch)
+        self.optimizer.step()
+
         counters.updates += 1
-        if counters.updates % args.target_interval == 0:
-            self.target_weights.lerp_(self.critic_weights, args.tau)
-        return {
-            "losses/critic": loss_q,
-            "losses/actor": loss_pi,
-            "losses/temperature": loss_alpha,
-            "losses/q_values": target,
-            "losses/action_entropy": entropy,
-            "losses/action_temperature": agent.log_action_temperature.exp(),
-        }
+        if counters.updates % self.args.target_interval == 0:
+            with torch.no_grad():
+                online = self.agent.critics.parameters()
+                for target_weight, weight in zip(self.target_critics.parameters(), online, strict=True):
+                    target_weight.lerp_(weight, self.args.tau)
+        return metrics
 
+    def critic_gradients(self, batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            target = td_target(self.args, self.agent, self.target_critics, batch)
+        loss_q = critic_loss(self.agent, batch, target)
+        loss_q.backward()
+        return {"losses/critic": loss_q.detach(), "losses/q_values": target}
 
-def act_randomly(rng: np.random.Generator, space: Box, prev_action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Before learning starts: uniform actions."""
-    action = rng.uniform(space.low, space.high, prev_action.shape).astype(np.float32)
-    return action, np.ones(len(action), bool)
+    def policy_gradients(self, batch: Batch) -> dict[str, Tensor]:
+        at = decide(self.agent, batch.observation)
+        loss_pi = actor_loss(self.agent, batch, at)
+        loss_alpha = temperature_loss(self.agent, at, self.entropy_targets)
+        (loss_pi + loss_alpha).backward(inputs=self.policy_parameters)  # not those of the critics
+        figures = {"losses/actor": loss_pi, "losses/temperature": loss_alpha, **figures_of(self.agent, at)}
+        return {name: value.detach() for name, value in figures.items()}
 
 
 # --- Training --------------------------------------------------------------------------------------------------------
@@ -259,53 +266,58 @@ def main(args: Args) -> int:
     """Train; returns the exit code. The run's folder holds everything that came of it."""
     with bad_input():  # nothing is written before all of this has worked
         check(args)
-        run = Run(args, METHOD)
+        run = Run(args, METHOD, wrap)
         torch.manual_seed(args.seed)
         torch.set_num_threads(args.threads)
         envs = make_vector_env(
             run.env_id,
             args.num_envs,
+            wrap,
             engine=args.env_engine,
             on_error=args.on_env_error,
             timeout=args.env_timeout,
             seed=args.seed,
         )
-        observation_space, action_space = envs.single_observation_space, envs.single_action_space
-        assert isinstance(observation_space, Box)
-        assert isinstance(action_space, Box)
-        agent = make_agent(args, observation_space, action_space).to(pick_device(args.device))
+        observation_space = envs.single_observation_space
+        agent = make_agent(args, observation_space, envs.single_action_space).to(pick_device(args.device))
         learner = Learner(args, agent)
         state = TrainingState(
             modules={"agent": agent, "target_critics": learner.target_critics},
             optimizer=learner.optimizer,
             normalizer=learner.normalizer,
             replay=SequenceReplay(
-                observation_space, action_space, capacity=args.buffer_size, num_envs=args.num_envs, seed=args.seed
+                observation_space, agent.action_box, capacity=args.buffer_size, num_envs=args.num_envs, seed=args.seed
             ),
             envs=envs,
             rng=np.random.default_rng([args.seed, 1]),
-            prev_action=agent.initial_action(args.num_envs),
         )
         observation = run.start(state)
 
     replay, counters = state.replay, state.counters
+    discount = np.full(args.num_envs, args.gamma)  # unless a wrapper reports that of a decision of several frames
     with run:
         while run.goes_on(counters):
-            # Act for one frame in every environment: at random at first, then by the policy.
+            # Act once in every environment: at random at first, then by the policy.
             if counters.frames < args.learning_starts:
-                action, switch = act_randomly(state.rng, action_space, state.prev_action)
+                action = random_action(state.rng, envs.action_space)
             else:
-                action, switch = agent.act(observation, state.prev_action)
+                action = agent.act(observation)
             observation, reward, terminated, truncated, infos = envs.step(action)
-            replay.add(action, switch, reward, terminated, truncated, observation)
-            counters.count(switch)
-            state.prev_action = action
+            replay.add(
+                infos["executed_action"],
+                reward,
+                terminated,
+                truncated,
+                observation,
+                repeated=infos["repeated"],
+                discount=infos.get("discount", discount),
+            )
+            counters.count(infos["frames"])
             if (done := terminated | truncated | envs.faulty).any():
                 run.log_episodes(counters.frames, infos)
                 replay.forget(envs.faulty)  # failed in the middle of an episode
                 observation, _ = envs.reset(options={"reset_mask": done})
                 replay.start(observation, done)
-                state.prev_action = np.where(done[:, None], agent.initial_action(args.num_envs), action)
 
             # Learn: as many updates as these frames call for.
             if counters.frames >= args.learning_starts and not replay.empty:
@@ -317,7 +329,7 @@ def main(args: Args) -> int:
             if counters.due(LOG_INTERVAL):
                 run.log_progress(counters, state.averages())
             if counters.due(args.eval_interval) and counters.updates:
-                run.evaluate(counters, agent.policy())
+                run.evaluate(counters, agent)
             if counters.due(args.checkpoint_interval):
                 run.save(state, agent)
 

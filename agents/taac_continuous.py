@@ -11,23 +11,24 @@ policy improvement is SAC's with a factor beta (Eq. 7), and two temperatures hol
 
 Where this differs from the authors' code (all listed in docs/taac.md): the target is the exact expectation over the
 policy's coin, which is unbiased (theirs is `--td-mode alf`); by default only the first transition of each window is
-trained on (theirs is `--train-on all`); the switch temperature has a floor.
+trained on (theirs is `--train-on all`); the critics are trained first; the switch temperature has a floor.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.spaces import Box
 from torch import Tensor
 
-from taac_wrappers import AdaptiveNormalizer
+from taac_wrappers import AdaptiveNormalizer, HybridActionWrapper, PrevActionWrapper, RepeatStatisticsWrapper
 from taac_wrappers.agent import TAACAgent, TwinCritics
 from taac_wrappers.agent.operators import (
     TDMode,
@@ -37,22 +38,14 @@ from taac_wrappers.agent.operators import (
     discrete_entropy_target,
     n_step,
 )
+from taac_wrappers.training.arguments import bad_input, check_common, command_line, pick_device
 from taac_wrappers.training.batch import Batch
-from taac_wrappers.training.envs import make_vector_env
+from taac_wrappers.training.envs import make_vector_env, random_action
 from taac_wrappers.training.finite import CHECK_INTERVAL, require_finite
-from taac_wrappers.training.passes import PolicyPass, ValuePass
 from taac_wrappers.training.replay import SequenceReplay, Windows
-from taac_wrappers.training.run import (
-    Counters,
-    Run,
-    TrainingState,
-    bad_input,
-    check_common,
-    command_line,
-    pick_device,
-)
+from taac_wrappers.training.run import Run
+from taac_wrappers.training.state import Counters, TrainingState
 from taac_wrappers.training.tasks import settings_for
-from taac_wrappers.training.weights import adam_step, as_vector
 
 METHOD = "taac"
 MIN_SWITCH_TEMPERATURE = 1e-4
@@ -91,7 +84,7 @@ class Args:
     learning_rate: float = 1e-4
     """of the one Adam optimizer for everything"""
     learning_starts: int = 10_000
-    """frames collected with random actions and switches before the first update"""
+    """frames collected with random actions before the first update"""
     updates_per_iteration: int = 1
     """updates after every `frames-per-iteration` frames"""
     frames_per_iteration: int = 1
@@ -140,6 +133,8 @@ class Args:
     """cpu, cuda, or auto: a GPU where there is one"""
     threads: int = 1
     """CPU threads of the learner"""
+    compile: bool = False
+    """compute gradients through torch.compile: a minute at the start, then faster (needs a C++ compiler)"""
 
     @classmethod
     def for_task(cls, env_id: str) -> Args:
@@ -156,6 +151,13 @@ def check(args: Args) -> None:
         raise ValueError(f"--td-mode {args.td_mode} belongs to --td-operator compare-through, got {args.td_operator}")
 
 
+def wrap(env: gym.Env) -> gym.Env:
+    """The method's environment side."""
+    env = HybridActionWrapper(env)  # the agent answers {"action": a_hat, "switch": b}: execute a_hat, or repeat
+    env = PrevActionWrapper(env, flatten=False)  # and sees {"observation": s, "prev_action": what was executed}
+    return RepeatStatisticsWrapper(env)
+
+
 def make_agent(args: Args, observation_space, action_space) -> TAACAgent:
     return TAACAgent(
         observation_space,
@@ -166,104 +168,84 @@ def make_agent(args: Args, observation_space, action_space) -> TAACAgent:
     )
 
 
-# --- Learning: every function below is one block of the paper, and every loss writes its own gradients --------------
-# (taac_wrappers/training/passes.py says why, and the tests compare them with torch's).
+# --- Learning: every function below is one block of the paper --------------------------------------------------------
 
 
 @dataclass
 class Decisions:
-    """Both stages of the current policy: one sample of a_hat at a state serves every loss."""
+    """Both stages of the current policy, once at every state."""
 
-    candidate: PolicyPass  # [F + M + D] a_hat ~ pi(. | s, a_prev); where the actor is trained, its density
-    q_new: ValuePass  # [F + M] Q(s, a_hat), where the actor is trained
-    beta: Tensor  # [F + M + D] probability beta*_1 of executing a_hat, Eq. 13
-
-
-def decide(agent: TAACAgent, batch: Batch) -> Decisions:
-    """What the current policy would do at the batch's states."""
-    observation, prev_action, acting = batch.state_observation, batch.state_prev_action, batch.acting
-    candidate = PolicyPass(agent, observation, prev_action, trained=acting)
-    q_new = ValuePass(agent.critics, observation[:acting], candidate.action[:acting])
-    # All values that the actor is not trained by in one call: Q(s, a_prev), and Q(s, a_hat) at the deeper states.
-    q_repeat, q_new_deeper = agent.critics.minimum(
-        torch.cat([observation, observation[acting:]]), torch.cat([prev_action, candidate.action[acting:]])
-    ).tensor_split([len(observation)])
-    beta = agent.switch_probability(q_repeat, torch.cat([q_new.minimum, q_new_deeper]))
-    return Decisions(candidate, q_new, beta)
+    action: Tensor  # [B, A] a_hat ~ pi(. | s, a_prev)
+    log_prob: Tensor  # [B] its log density
+    q_new: Tensor  # [B] Q(s, a_hat)
+    beta: Tensor  # [B] probability beta*_1 of executing a_hat, Eq. 13
 
 
-def td_target(args: Args, target_critics: TwinCritics, batch: Batch, at: Decisions) -> Tensor:
+def decide(agent: TAACAgent, observation: Mapping[str, Tensor]) -> Decisions:
+    action, log_prob = agent.policy_distribution(observation).sample_with_log_prob()
+    q_new = agent.critics.minimum(observation, action)
+    with torch.no_grad():  # beta is held fixed in every gradient
+        q_repeat = agent.critics.minimum(observation, observation["prev_action"])
+        beta = agent.switch_probability(q_repeat, q_new)
+    return Decisions(action, log_prob, q_new, beta)
+
+
+def td_target(args: Args, agent: TAACAgent, target_critics: TwinCritics, batch: Batch) -> Tensor:
     """Targets of the trained transitions, [M]: compare-through (Eq. 4), or the operator it is compared with."""
-    observation, prev_action, candidate, beta = (
-        values[batch.first :]
-        for values in (batch.state_observation, batch.state_prev_action, at.candidate.action, at.beta)
-    )
-    # Where the behaviour repeated, the recorded future stands in for the value of repeating, unless all is mixed.
-    mixes = args.td_operator == "n-step" or args.td_mode == "alf"
-    stops = torch.arange(batch.nodes, device=observation.device) if mixes else batch.stops
-    stop_of = batch.nodes + batch.node_of if mixes else batch.stop_of
+    at = decide(agent, batch.next_observation)
     # beta is the online policy's, but the values it chooses between are the target critics' (Eq. 3).
-    q = target_critics.minimum(
-        torch.cat([observation, observation.index_select(0, stops)]),
-        torch.cat([candidate, prev_action.index_select(0, stops)]),
-    )
-    beta, q_new = batch.to_rows(beta, batch.node_of), batch.to_rows(q, batch.node_of)
-    q_repeat = batch.to_rows(q, stop_of)
+    q_new = target_critics.minimum(batch.next_observation, at.action)
+    q_repeat = target_critics.minimum(batch.next_observation, batch.next_observation["prev_action"])
+    beta, q_new, q_repeat = batch.to_rows(at.beta), batch.to_rows(q_new), batch.to_rows(q_repeat)
     if args.td_operator == "n-step":
-        window_ends = batch.truncated | ~batch.goes_on
-        target = n_step(batch.reward, batch.terminated, window_ends, beta * q_new + (1 - beta) * q_repeat, args.gamma)
+        ends = batch.truncated | batch.window_ends
+        value = beta * q_new + (1 - beta) * q_repeat
+        target = n_step(batch.reward, batch.terminated, ends, value, batch.discount)
     else:  # one-step is compare-through with windows of one transition
-        target = compare_through(
-            batch.reward,
-            batch.terminated,
-            batch.truncated,
-            batch.repeated,
-            beta,
-            q_repeat,
-            q_new,
-            args.gamma,
-            args.td_mode,
-        )
+        recorded = batch.reward, batch.terminated, batch.truncated, batch.repeated
+        target = compare_through(*recorded, beta, q_repeat, q_new, batch.discount, args.td_mode)
     return batch.of_trained(target)
 
 
 def critic_loss(agent: TAACAgent, batch: Batch, target: Tensor) -> Tensor:
-    """Squared TD error of both critics, Eq. 3 with the target of Eq. 4; [M], before the mean."""
-    q = ValuePass(agent.critics, batch.observation, batch.action)
-    error = q.values - target
-    assert error.shape == (2, len(target))
-    q.write_gradients(error * (2 / len(target)))
-    return error.square().sum(0)
+    """Squared TD error of both critics, Eq. 3 with the target of Eq. 4."""
+    q = agent.critics(batch.observation, batch.action)
+    assert q.shape == (2, *target.shape)
+    return (q - target).square().sum(0).mean()
 
 
 def actor_loss(agent: TAACAgent, batch: Batch, at: Decisions) -> Tensor:
     """Eq. 7: SAC's loss, except that Q counts only as often as the switch lets the new action through."""
-    temperature, beta = agent.log_action_temperature.exp(), at.beta[: batch.acting]
-    loss = temperature * at.candidate.log_prob - beta * at.q_new.minimum
-    assert loss.shape == batch.acting_weight.shape
-    share = batch.acting_share  # of each state in the mean
-    at.candidate.write_gradients(
-        action=(-share * beta).unsqueeze(1) * at.q_new.action_gradient(), log_prob=share * temperature
-    )
-    return batch.acting_weight * loss
+    temperature = agent.log_action_temperature.detach().exp()
+    assert at.q_new.shape == at.log_prob.shape
+    return (temperature * at.log_prob - at.beta * at.q_new).mean()
 
 
-def temperature_loss(agent: TAACAgent, batch: Batch, entropies: Tensor, entropy_targets: Tensor) -> Tensor:
+def temperature_loss(agent: TAACAgent, at: Decisions, entropy_targets: tuple[float, float]) -> Tensor:
     """Eq. 8: each temperature falls while its entropy is above the target and rises while it is below."""
-    assert entropies.shape == (2, *batch.acting_share.shape)
-    switch_surplus, action_surplus = (entropies - entropy_targets) @ batch.acting_share
-    agent.log_switch_temperature.grad, agent.log_action_temperature.grad = switch_surplus, action_surplus
+    switch_target, action_target = entropy_targets
+    switch_surplus = binary_entropy(at.beta).mean() - switch_target
+    at_floor = agent.log_switch_temperature.detach() <= math.log(MIN_SWITCH_TEMPERATURE)
+    switch_surplus = torch.where(at_floor, switch_surplus.clamp(max=0), switch_surplus)  # from there it only rises
+    action_surplus = -at.log_prob.detach().mean() - action_target
     return agent.log_switch_temperature * switch_surplus + agent.log_action_temperature * action_surplus
 
 
-def entropy_targets_of(args: Args, agent: TAACAgent) -> Tensor:
-    """Of the switch and of the action, [2, 1]."""
-    space = agent.action_space
-    targets = (
-        discrete_entropy_target(2, args.switch_delta),
-        continuous_entropy_target(space.low, space.high, args.action_delta),
-    )
-    return torch.tensor(targets, device=agent.device).unsqueeze(1)
+def entropy_targets_of(args: Args, agent: TAACAgent) -> tuple[float, float]:
+    """Of the switch and of the action."""
+    switch_target = discrete_entropy_target(2, args.switch_delta)
+    return switch_target, continuous_entropy_target(agent.action_box.low, agent.action_box.high, args.action_delta)
+
+
+def figures_of(agent: TAACAgent, at: Decisions) -> dict[str, Tensor]:
+    """What to log of the policy."""
+    return {
+        "losses/switch_probability": at.beta,
+        "losses/switch_entropy": binary_entropy(at.beta),
+        "losses/switch_temperature": agent.log_switch_temperature.exp(),
+        "losses/action_entropy": -at.log_prob,
+        "losses/action_temperature": agent.log_action_temperature.exp(),
+    }
 
 
 def draw_windows(args: Args, replay: SequenceReplay) -> Windows:
@@ -280,12 +262,15 @@ class Learner:
     def __init__(self, args: Args, agent: TAACAgent):
         self.args, self.agent = args, agent
         self.target_critics = copy.deepcopy(agent.critics).requires_grad_(False)
-        self.critic_weights, self.target_weights = as_vector(agent.critics), as_vector(self.target_critics)
-        self.policy_weights = [as_vector(agent.actor), *agent.parameters(recurse=False)]  # and the temperatures
-        everything = [self.critic_weights, *self.policy_weights]
-        self.optimizer = torch.optim.Adam(everything, lr=args.learning_rate, eps=1e-7)
+        self.policy_parameters = [*agent.actor.parameters(), *agent.parameters(recurse=False)]  # and the temperatures
+        self.optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-7, fused=True)
         self.normalizer = None if args.reward_clip is None else AdaptiveNormalizer(clip=args.reward_clip)
         self.entropy_targets = entropy_targets_of(args, agent)
+        if args.compile:
+            from taac_wrappers.training.compilation import compiled
+
+            self.critic_gradients = compiled(self.critic_gradients)  # type: ignore[method-assign]
+            self.policy_gradients = compiled(self.policy_gradients)  # type: ignore[method-assign]
 
     def sample(self, replay: SequenceReplay) -> Batch:
         windows = draw_windows(self.args, replay)
@@ -296,40 +281,39 @@ class Learner:
             reward = self.normalizer.normalize(reward)
         return Batch(windows, reward, self.agent.device)
 
-    @torch.inference_mode()  # every loss writes its own gradients
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
         """One step of everything; what it returns is averaged by whoever looks at it."""
-        args, agent = self.args, self.agent
-        at = decide(agent, batch)
-        target = td_target(args, self.target_critics, batch, at)
-        entropies = torch.stack([binary_entropy(at.beta[: batch.acting]), -at.candidate.log_prob])
-        loss_q = critic_loss(agent, batch, target)
-        loss_pi = actor_loss(agent, batch, at)
-        loss_alpha = temperature_loss(agent, batch, entropies, self.entropy_targets)
+        self.optimizer.zero_grad()
+        metrics = self.critic_gradients(batch)
+        self.optimizer.step()  # of whatever has a gradient: here the critics, below all others
 
-        adam_step(self.optimizer, [self.critic_weights, *self.policy_weights])
-        agent.log_switch_temperature.clamp_(min=math.log(MIN_SWITCH_TEMPERATURE))
+        # The policy is trained by what the critics have become, where they were just trained (docs/sac.md says why).
+        self.optimizer.zero_grad()
+        metrics |= self.policy_gradients(batch)
+        self.optimizer.step()
+
         counters.updates += 1
-        if counters.updates % args.target_interval == 0:
-            self.target_weights.lerp_(self.critic_weights, args.tau)
-        return {
-            "losses/critic": loss_q,
-            "losses/actor": loss_pi,
-            "losses/temperature": loss_alpha,
-            "losses/q_values": target,
-            "losses/switch_probability": at.beta[: batch.acting],
-            "losses/switch_entropy": entropies[0],
-            "losses/action_entropy": entropies[1],
-            "losses/switch_temperature": agent.log_switch_temperature.exp(),
-            "losses/action_temperature": agent.log_action_temperature.exp(),
-        }
+        if counters.updates % self.args.target_interval == 0:
+            with torch.no_grad():
+                online = self.agent.critics.parameters()
+                for target_weight, weight in zip(self.target_critics.parameters(), online, strict=True):
+                    target_weight.lerp_(weight, self.args.tau)
+        return metrics
 
+    def critic_gradients(self, batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            target = td_target(self.args, self.agent, self.target_critics, batch)
+        loss_q = critic_loss(self.agent, batch, target)
+        loss_q.backward()
+        return {"losses/critic": loss_q.detach(), "losses/q_values": target}
 
-def act_randomly(rng: np.random.Generator, space: Box, prev_action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Before learning starts: a fair coin decides between a uniform action and the previous one."""
-    switch = rng.random(len(prev_action)) < 0.5
-    candidate = rng.uniform(space.low, space.high, prev_action.shape)
-    return np.where(switch[:, None], candidate, prev_action).astype(np.float32), switch
+    def policy_gradients(self, batch: Batch) -> dict[str, Tensor]:
+        at = decide(self.agent, batch.observation)
+        loss_pi = actor_loss(self.agent, batch, at)
+        loss_alpha = temperature_loss(self.agent, at, self.entropy_targets)
+        (loss_pi + loss_alpha).backward(inputs=self.policy_parameters)  # not those of the critics
+        figures = {"losses/actor": loss_pi, "losses/temperature": loss_alpha, **figures_of(self.agent, at)}
+        return {name: value.detach() for name, value in figures.items()}
 
 
 # --- Training --------------------------------------------------------------------------------------------------------
@@ -339,53 +323,58 @@ def main(args: Args) -> int:
     """Train; returns the exit code. The run's folder holds everything that came of it."""
     with bad_input():  # nothing is written before all of this has worked
         check(args)
-        run = Run(args, METHOD)
+        run = Run(args, METHOD, wrap)
         torch.manual_seed(args.seed)
         torch.set_num_threads(args.threads)
         envs = make_vector_env(
             run.env_id,
             args.num_envs,
+            wrap,
             engine=args.env_engine,
             on_error=args.on_env_error,
             timeout=args.env_timeout,
             seed=args.seed,
         )
-        observation_space, action_space = envs.single_observation_space, envs.single_action_space
-        assert isinstance(observation_space, Box)
-        assert isinstance(action_space, Box)
-        agent = make_agent(args, observation_space, action_space).to(pick_device(args.device))
+        observation_space = envs.single_observation_space
+        agent = make_agent(args, observation_space, envs.single_action_space).to(pick_device(args.device))
         learner = Learner(args, agent)
         state = TrainingState(
             modules={"agent": agent, "target_critics": learner.target_critics},
             optimizer=learner.optimizer,
             normalizer=learner.normalizer,
             replay=SequenceReplay(
-                observation_space, action_space, capacity=args.buffer_size, num_envs=args.num_envs, seed=args.seed
+                observation_space, agent.action_box, capacity=args.buffer_size, num_envs=args.num_envs, seed=args.seed
             ),
             envs=envs,
             rng=np.random.default_rng([args.seed, 1]),
-            prev_action=agent.initial_action(args.num_envs),
         )
         observation = run.start(state)
 
     replay, counters = state.replay, state.counters
+    discount = np.full(args.num_envs, args.gamma)  # unless a wrapper reports that of a decision of several frames
     with run:
         while run.goes_on(counters):
-            # Act for one frame in every environment: at random at first, then by the policy.
+            # Act once in every environment: at random at first, then by the policy.
             if counters.frames < args.learning_starts:
-                action, switch = act_randomly(state.rng, action_space, state.prev_action)
+                action = random_action(state.rng, envs.action_space)
             else:
-                action, switch = agent.act(observation, state.prev_action)
+                action = agent.act(observation)
             observation, reward, terminated, truncated, infos = envs.step(action)
-            replay.add(action, switch, reward, terminated, truncated, observation)
-            counters.count(switch)
-            state.prev_action = action
+            replay.add(
+                infos["executed_action"],
+                reward,
+                terminated,
+                truncated,
+                observation,
+                repeated=infos["repeated"],
+                discount=infos.get("discount", discount),
+            )
+            counters.count(infos["frames"])
             if (done := terminated | truncated | envs.faulty).any():
                 run.log_episodes(counters.frames, infos)
                 replay.forget(envs.faulty)  # failed in the middle of an episode
                 observation, _ = envs.reset(options={"reset_mask": done})
                 replay.start(observation, done)
-                state.prev_action = np.where(done[:, None], agent.initial_action(args.num_envs), action)
 
             # Learn: as many updates as these frames call for.
             if counters.frames >= args.learning_starts and not replay.empty:
@@ -397,7 +386,7 @@ def main(args: Args) -> int:
             if counters.due(LOG_INTERVAL):
                 run.log_progress(counters, state.averages())
             if counters.due(args.eval_interval) and counters.updates:
-                run.evaluate(counters, agent.policy())
+                run.evaluate(counters, agent)
             if counters.due(args.checkpoint_interval):
                 run.save(state, agent)
 

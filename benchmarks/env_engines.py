@@ -13,19 +13,21 @@ import os
 import platform
 import time
 import warnings
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Literal
 
 import numpy as np
 
-from taac_wrappers.training.envs import make_vector_env
+from taac_wrappers.training.envs import make_vector_env, random_action
 from taac_wrappers.training.faults import WatchedEnvs
+from taac_wrappers.training.structure import Structure
 
 ENGINES: tuple[Literal["sync", "async", "envpool"], ...] = ("sync", "async", "envpool")
 
 
-def seconds_for(envs: WatchedEnvs, actions: np.ndarray) -> float:
-    """Time for one vector step per row of ``actions`` ``[steps, num_envs, size]``, with the resets it calls for."""
+def seconds_for(envs: WatchedEnvs, actions: Sequence[Structure]) -> float:
+    """Time for one vector step by each of ``actions``, with the resets it calls for."""
     start = time.perf_counter()
     for action in actions:
         _, _, terminated, truncated, _ = envs.step(action)
@@ -43,8 +45,8 @@ def measure(env_id: str, num_envs: int, rounds: int, steps: int, burn_in: int) -
         for envs in engines.values():
             envs.reset(seed=0)
         for round_ in range(-1, rounds):
-            shape = (burn_in if round_ < 0 else steps, num_envs, *engines["sync"].single_action_space.shape)
-            actions = rng.uniform(-1, 1, shape).astype(np.float32)
+            space = engines["sync"].action_space
+            actions = [random_action(rng, space) for _ in range(burn_in if round_ < 0 else steps)]
             for engine, envs in engines.items():
                 seconds = seconds_for(envs, actions)
                 if round_ >= 0:

@@ -2,34 +2,51 @@
 
     python benchmarks/replay_memory.py
 
-The buffers are really made, at full size; their arrays are counted, not their untouched pages.
+TAAC's observation holds the previous action too. The buffers are really made, at full size; their arrays are counted,
+not their untouched pages.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from gymnasium.spaces import Box
-from stable_baselines3.common.buffers import ReplayBuffer
+import sys
+from pathlib import Path
 
+import numpy as np
+from gymnasium.spaces import Box, Dict, Space, flatdim
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
+
+import sac_continuous
+import taac_continuous
+
+from taac_wrappers.training.envs import make_env
 from taac_wrappers.training.replay import SequenceReplay
-from taac_wrappers.training.tasks import SETTINGS, TASKS, Settings, Task
+from taac_wrappers.training.structure import named
+from taac_wrappers.training.tasks import SETTINGS, TASKS
 
 MILLION = 1_000_000
 EPISODE = 1000  # frames of HalfCheetah's; each one's final observation takes a slot more in our replay
 MEGABYTE = 1e6
 
 
-def spaces(observation_size: int, action_size: int, dtype: type = np.float32) -> tuple[Box, Box]:
-    return Box(-np.inf, np.inf, (observation_size,), dtype), Box(-1.0, 1.0, (action_size,), np.float32)
+def spaces(env_id: str) -> tuple[Space, Space, Box]:
+    """What SAC observes, what TAAC observes, and the action that is executed."""
+    sac, taac = make_env(env_id, sac_continuous.wrap), make_env(env_id, taac_continuous.wrap)
+    sac.close()
+    taac.close()
+    assert isinstance(sac.action_space, Box)
+    return sac.observation_space, taac.observation_space, sac.action_space
 
 
-def our_bytes(observations: Box, actions: Box, frames: int, num_envs: int) -> int:
+def our_bytes(observations: Space, actions: Box, frames: int, num_envs: int) -> int:
     return SequenceReplay(observations, actions, capacity=frames, num_envs=num_envs, seed=0).nbytes
 
 
-def sb3_bytes(observations: Box, actions: Box, frames: int, num_envs: int, *, optimized: bool = False) -> int:
+def sb3_bytes(observations: Space, actions: Box, frames: int, num_envs: int, *, optimized: bool = False) -> int:
     """``optimized`` keeps each observation once, but then it cannot tell a time limit from a true end."""
-    buffer = ReplayBuffer(
+    kind: type[ReplayBuffer] = DictReplayBuffer if isinstance(observations, Dict) else ReplayBuffer
+    buffer = kind(
         frames,
         observations,
         actions,
@@ -37,47 +54,55 @@ def sb3_bytes(observations: Box, actions: Box, frames: int, num_envs: int, *, op
         optimize_memory_usage=optimized,
         handle_timeout_termination=not optimized,
     )
-    return sum(array.nbytes for array in vars(buffer).values() if isinstance(array, np.ndarray))
+    return sum(array.nbytes for array in named("", vars(buffer)).values() if isinstance(array, np.ndarray))
 
 
 def half_cheetah() -> dict[str, int]:
     """Bytes of a million transitions. Gymnasium's HalfCheetah observes float64; `make_env` makes it float32."""
-    single, double = spaces(17, 6), spaces(17, 6, np.float64)
+    single, with_previous, actions = spaces("HalfCheetah-v5")
+    double = Box(-np.inf, np.inf, single.shape, np.float64)
+    kept = MILLION + MILLION // EPISODE
     return {
-        "SequenceReplay": our_bytes(*single, MILLION + MILLION // EPISODE, 1),
-        "SB3 ReplayBuffer, float32 observations": sb3_bytes(*single, MILLION, 1),
-        "SB3 ReplayBuffer, float32, optimize_memory_usage": sb3_bytes(*single, MILLION, 1, optimized=True),
-        "SB3 ReplayBuffer, the environment's float64": sb3_bytes(*double, MILLION, 1),
-        "SB3 ReplayBuffer, float64, optimize_memory_usage": sb3_bytes(*double, MILLION, 1, optimized=True),
+        "SAC's replay": our_bytes(single, actions, kept, 1),
+        "TAAC's replay": our_bytes(with_previous, actions, kept, 1),
+        "SB3 ReplayBuffer, float32 observations": sb3_bytes(single, actions, MILLION, 1),
+        "SB3 ReplayBuffer, float32, optimize_memory_usage": sb3_bytes(single, actions, MILLION, 1, optimized=True),
+        "SB3 ReplayBuffer, the environment's float64": sb3_bytes(double, actions, MILLION, 1),
+        "SB3 ReplayBuffer, float64, optimize_memory_usage": sb3_bytes(double, actions, MILLION, 1, optimized=True),
     }
 
 
-def tasks() -> list[tuple[Task, Settings, int, int]]:
-    """Every task whose observation is a vector, with the bytes of our replay and of SB3's, both of float32."""
-    rows = []
+def tasks() -> dict[str, tuple[int, int, int, int, int, int]]:
+    """Of every task whose observation is made of vectors: how many numbers are observed, how many an action has, frames
+    kept, and the bytes of SAC's replay, of TAAC's and of SB3's, all of float32."""
+    rows = {}
     for task in TASKS.values():
         if task.observation_size is None:
             continue
         settings = SETTINGS[task.category]
-        sizes = *spaces(task.observation_size, task.action_size), settings.buffer_size, settings.num_envs
-        rows.append((task, settings, our_bytes(*sizes), sb3_bytes(*sizes)))
+        kept = settings.buffer_size, settings.num_envs
+        single, with_previous, actions = spaces(task.env_id)
+        sac, taac = (our_bytes(observed, actions, *kept) for observed in (single, with_previous))
+        sb3 = sb3_bytes(single, actions, *kept)
+        rows[task.env_id] = flatdim(single), flatdim(actions), settings.buffer_size, sac, taac, sb3
     return rows
 
 
 def main() -> None:
     cheetah = half_cheetah()
-    ours = cheetah["SequenceReplay"]
+    sac, taac, *_ = cheetah.values()
     print("One million transitions of HalfCheetah (17 observations, 6 actions).\n")
-    print("| buffer | MB | bytes per transition | ours in % of it |\n|---|---|---|---|")
+    print("| buffer | MB | bytes per transition | SAC's in % of it | TAAC's in % of it |\n|---|---|---|---|---|")
     for name, size in cheetah.items():
-        print(f"| {name} | {size / MEGABYTE:.1f} | {size / MILLION:.1f} | {ours / size:.1%} |")
-    print("\nThe paper's tasks with their buffers, float32 observations in both.")
+        print(f"| {name} | {size / MEGABYTE:.1f} | {size / MILLION:.1f} | {sac / size:.1%} | {taac / size:.1%} |")
+    print("\nThe paper's tasks with their buffers, float32 observations in all.")
     print("In ours, the final observation of an episode takes the place of a frame.\n")
-    print("| task | observations | actions | frames kept | ours, MB | SB3, MB | ratio |\n|---|---|---|---|---|---|---|")
-    for task, settings, own, theirs in tasks():
+    print("| task | observations | actions | frames kept | SAC, MB | TAAC, MB | SB3, MB | SAC : SB3 | TAAC : SB3 |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for env_id, (observations, actions, frames, sac, taac, sb3) in tasks().items():
+        megabytes = " | ".join(f"{size / MEGABYTE:.1f}" for size in (sac, taac, sb3))
         print(
-            f"| {task.env_id} | {task.observation_size} | {task.action_size} | {settings.buffer_size:,} "
-            f"| {own / MEGABYTE:.1f} | {theirs / MEGABYTE:.1f} | {own / theirs:.1%} |"
+            f"| {env_id} | {observations} | {actions} | {frames:,} | {megabytes} | {sac / sb3:.1%} | {taac / sb3:.1%} |"
         )
 
 

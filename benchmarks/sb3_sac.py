@@ -27,6 +27,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from taac_wrappers import RepeatStatisticsWrapper
 from taac_wrappers.agent.networks import truncated_normal_
 from taac_wrappers.agent.operators import continuous_entropy_target
 from taac_wrappers.training.envs import make_env
@@ -53,17 +54,14 @@ class Args:
     threads: int = 1
 
 
-class Mode:
-    """The trained policy by its mode, as :func:`evaluate` wants it."""
+class Trained:
+    """The trained model as :func:`evaluate` wants an agent."""
 
     def __init__(self, model: BaseAlgorithm):
         self.model = model
 
-    def __call__(self, observation: np.ndarray) -> np.ndarray:
-        return self.model.predict(observation, deterministic=True)[0]
-
-    def reset(self) -> None:
-        """It remembers nothing."""
+    def act(self, observation: np.ndarray, deterministic: bool = False) -> np.ndarray:
+        return self.model.predict(observation, deterministic=deterministic)[0]
 
 
 class Recorder(BaseCallback):
@@ -71,7 +69,7 @@ class Recorder(BaseCallback):
 
     def __init__(self, args: Args, tracker: Tracker):
         super().__init__()
-        self.args, self.tracker, self.eval_env = args, tracker, make_env(args.env_id)
+        self.args, self.tracker, self.eval_env = args, tracker, make_env(args.env_id, RepeatStatisticsWrapper)
 
     def _on_step(self) -> bool:
         frame = self.num_timesteps
@@ -83,7 +81,7 @@ class Recorder(BaseCallback):
         return True
 
     def record(self, prefix: str, episodes: int, seed: int) -> None:
-        result = evaluate(Mode(self.model), self.eval_env, episodes, seed=seed)
+        result = evaluate(Trained(self.model), self.eval_env, episodes, seed=seed)
         self.tracker.log(self.num_timesteps, {f"{prefix}/{name}": result[name] for name in ("score", "score_std")})
         self.tracker.flush()
         print(f"frame {self.num_timesteps}: {prefix} score {result['score']:.1f}", flush=True)

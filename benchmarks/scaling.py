@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import sys
 import time
 from collections.abc import Sequence
@@ -26,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
 
 import sac_continuous
 import taac_continuous
-from synthetic import filled_replay, unit_box
+from synthetic import filled_replay, wrapped_spaces
 
 from taac_wrappers.training.replay import SequenceReplay
-from taac_wrappers.training.run import Counters
+from taac_wrappers.training.state import Counters
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -75,8 +76,8 @@ class Timed:
         script = SCRIPTS[method]
         window = {"window": point.window} if method == "TAAC" else {}  # SAC's spans one transition
         args = replace(script.Args.for_task("HalfCheetah-v5"), batch_size=point.batch, **window)
-        agent = script.make_agent(args, unit_box(point.observation), unit_box(ACTIONS))
-        self.learner, self.replay, self.counters = script.Learner(args, agent), replay, Counters(num_envs=1)
+        agent = script.make_agent(args, *wrapped_spaces(script, point.observation, ACTIONS))
+        self.learner, self.replay, self.counters = script.Learner(args, agent), replay, Counters()
         self.milliseconds: list[tuple[float, float]] = []  # sampling, update
 
     def turn(self) -> None:
@@ -94,12 +95,14 @@ def measure(rounds: int) -> list[dict[str, Any]]:
         for axis, settings in AXES.items()
         for value in settings.values
     }
-    replays = {
-        key: filled_replay(key[1], ACTIONS, repetition=key[0], frames=FILL, episode=EPISODE)
-        for key in sorted({(point.repetition, point.observation) for point in points.values()})
-    }
+
+    @functools.cache
+    def replay(method: str, repetition: float, observation: int) -> SequenceReplay:
+        space, _ = wrapped_spaces(SCRIPTS[method], observation, ACTIONS)
+        return filled_replay(space, ACTIONS, repetition=repetition, frames=FILL, episode=EPISODE)
+
     timed = {
-        (axis, method, point): Timed(method, point, replays[point.repetition, point.observation])
+        (axis, method, point): Timed(method, point, replay(method, point.repetition, point.observation))
         for (axis, _), point in points.items()
         for method in SCRIPTS
     }

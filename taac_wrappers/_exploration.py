@@ -11,6 +11,9 @@ from gymnasium import spaces
 # Separates these random streams from that of the environment, which is seeded with the same number.
 _SPAWN_KEY = (0x7A657461,)
 _BLOCK = 256
+_WORD = 32  # bits
+STATE_WORDS = 8
+"""Length of a stream's state: the generator's place and its increment, of 128 bits each."""
 
 
 class UniformStream:
@@ -26,6 +29,9 @@ class UniformStream:
     >>> numbers = [first() for _ in range(300)]
     >>> first.rewind()
     >>> numbers == [first() for _ in range(300)]
+    True
+    >>> twin = UniformStream.at(first.state())
+    >>> [first() for _ in range(300)] == [twin() for _ in range(300)]
     True
     """
 
@@ -51,6 +57,33 @@ class UniformStream:
     def rewind(self) -> None:
         """Go back to the place of the last `mark`."""
         self._next = self._marked
+
+    def state(self) -> list[int]:
+        """This place in the stream: `STATE_WORDS` integers of 32 bits, which every format keeps exactly."""
+        here: Any = np.random.PCG64(0)
+        here.state = self._rng.bit_generator.state
+        here.advance(self._next - len(self._block))  # backwards: the rest of the block is still to come
+        place = here.state["state"]
+        shifts = range(0, STATE_WORDS // 2 * _WORD, _WORD)
+        return [place[name] >> shift & (1 << _WORD) - 1 for name in ("state", "inc") for shift in shifts]
+
+    @classmethod
+    def at(cls, state: Any) -> UniformStream:
+        """Go on at the place of a `state`, given as numbers ``[STATE_WORDS]``; what cannot be one raises ValueError."""
+        words = np.asarray(state)
+        half = STATE_WORDS // 2
+        is_words = ((words >= 0) & (words < 1 << _WORD) & (words == np.floor(words))).all()
+        if not is_words or words[half] % 2 == 0:  # with an even increment the generator would soon repeat itself
+            raise ValueError(f"`state['stream']` must be the place of a random stream, got {words.tolist()}")
+        place, increment = (sum(int(word) << _WORD * i for i, word in enumerate(part)) for part in np.split(words, 2))
+        stream = cls(0)
+        stream._rng.bit_generator.state = {
+            "bit_generator": "PCG64",
+            "state": {"state": place, "inc": increment},
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return stream
 
 
 class ExploratoryHold:

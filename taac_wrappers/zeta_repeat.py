@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
-from taac_wrappers._exploration import ExploratoryHold, UniformStream
+from taac_wrappers._exploration import STATE_WORDS, ExploratoryHold, UniformStream
 from taac_wrappers._repeat import executed_action_space, was_repeated
 from taac_wrappers._validation import (
     ActionCheck,
@@ -33,7 +33,7 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
     the end of an episode ends the hold.
 
     ``epsilon`` is a number, or ``(start, end, frames)``: linear from start to end over that many frames, then constant.
-    The frames count across episodes; ``state_dict()`` keeps them.
+    The frames count across episodes; ``state_dict()`` keeps them, and the place in the random stream.
 
     Info, on every step:
         * ``frames`` (int): 1, or what an inner wrapper reports,
@@ -144,13 +144,15 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         self._frames += info["frames"]
         return observation, reward, terminated, truncated, info
 
-    def state_dict(self) -> dict[str, int]:
-        """Return what outlives an episode: the frames so far, on which the schedule depends."""
-        return {"frames": self._frames}
+    def state_dict(self) -> dict[str, Any]:
+        """Return what outlives an episode: the frames so far, on which the schedule depends, and the random stream."""
+        return {"frames": self._frames, "stream": self._uniform.state()}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Take over the frames of a `state_dict`; a bad one raises and changes nothing."""
-        self._frames = require_count("state['frames']", require_state(state, {"frames": ()})["frames"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what `state_dict` returned; a bad one raises and changes nothing."""
+        arrays = require_state(state, {"frames": (), "stream": (STATE_WORDS,)})
+        frames, stream = require_count("state['frames']", arrays["frames"]), UniformStream.at(arrays["stream"])
+        self._frames, self._uniform = frames, stream
 
     def _begin_episode(self) -> None:
         self._exploratory_action = None

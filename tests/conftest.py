@@ -5,6 +5,7 @@ import sys
 
 # Before torch is imported: threads that wait by spinning starve each other on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run on all cores already
 
 import toy_envs  # noqa: F401, registers the toy environment
 from hypothesis import settings

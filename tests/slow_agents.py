@@ -18,16 +18,29 @@ ACTION_TEMPERATURE, SWITCH_TEMPERATURE = 0.3, 0.5
 Agent = TAACAgent | SACAgent
 
 
-def make_agent(kind: type[Agent], seed: int = 8, **kwargs: Any) -> Any:
+def spaces_of(kind: type[Agent], observations: spaces.Box = OBSERVATIONS, actions: spaces.Box = ACTIONS) -> tuple:
+    """Observation and action space of an environment in the agent's own wrappers; SAC has none."""
+    if kind is SACAgent:
+        return observations, actions
+    observation_space = spaces.Dict({"observation": observations, "prev_action": actions})
+    return observation_space, spaces.Dict({"action": actions, "switch": spaces.Discrete(2)})
+
+
+def observed(kind: type[Agent], observation: Any, prev_action: Any) -> Any:
+    """What the agent's wrappers show: SAC's show no previous action."""
+    return observation if kind is SACAgent else {"observation": observation, "prev_action": prev_action}
+
+
+def make_agent(kind: type[Agent], seed: int = 13, **kwargs: Any) -> Any:
     """A small agent with biases, whose critics have opinions: freshly made ones value everything near zero."""
     torch.manual_seed(seed)
-    agent = kind(OBSERVATIONS, ACTIONS, **{"hidden": (8, 8), **kwargs})
+    agent = kind(*spaces_of(kind), **{"hidden": (8, 8), **kwargs})
     with torch.no_grad():
         for name, parameter in agent.named_parameters():
             if "bias" in name:
                 parameter.normal_(std=0.1)
         for critic in agent.critics.twins:
-            critic.head_weight.mul_(500)
+            critic.head.weight.mul_(500)
         agent.log_action_temperature.fill_(math.log(ACTION_TEMPERATURE))
         if isinstance(agent, TAACAgent):
             agent.log_switch_temperature.fill_(math.log(SWITCH_TEMPERATURE))
@@ -46,20 +59,22 @@ def slow_actor(agent: Agent, observation: np.ndarray, prev_action: np.ndarray) -
     weights = {name: tensor.double().numpy() for name, tensor in agent.actor.state_dict().items()}
     x = np.asarray(observation, np.float64)
     if isinstance(agent, TAACAgent):
-        x = np.concatenate([x, prev_action @ weights["embed.weight"] + weights["embed.bias"]])
-    for layer in range(len(agent.hidden)):
-        x = np.maximum(x @ weights[f"hidden.{layer}.weight"] + weights[f"hidden.{layer}.bias"], 0)
-    head = x @ weights["head.weight"] + weights["head.bias"]
+        x = np.concatenate([x, weights["embed.weight"] @ prev_action + weights["embed.bias"]])
+    head = weights["head.weight"] @ _slow_hidden(agent, weights, x) + weights["head.bias"]
     return head[:2], np.exp(np.clip(head[2:], agent.actor.log_std_min, agent.actor.log_std_max))
+
+
+def _slow_hidden(agent: Agent, weights: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    for layer in range(len(agent.hidden)):  # a ReLU stands between two of them
+        x = np.maximum(weights[f"hidden.{2 * layer}.weight"] @ x + weights[f"hidden.{2 * layer}.bias"], 0)
+    return x
 
 
 def slow_critic(agent: Agent, which: int, observation: np.ndarray, action: np.ndarray) -> float:
     """The value of one critic."""
     weights = {name: tensor.double().numpy() for name, tensor in agent.critics.twins[which].state_dict().items()}
-    x = np.concatenate([observation, action])
-    for layer in range(len(agent.hidden)):
-        x = np.maximum(x @ weights[f"hidden.{layer}.weight"] + weights[f"hidden.{layer}.bias"], 0)
-    return float(x @ weights["head_weight"] + weights["head_bias"])
+    x = _slow_hidden(agent, weights, np.concatenate([observation, action]))
+    return (weights["head.weight"] @ x + weights["head.bias"]).item()
 
 
 def slow_minimum(agent: Agent, observation: np.ndarray, action: np.ndarray) -> float:

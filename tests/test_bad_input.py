@@ -317,12 +317,23 @@ def test_a_misshaped_array_state(bad):
     assert same(normalizer.state_dict(), before)
 
 
-@pytest.mark.parametrize(
-    "bad", [None, {}, {"frames": -1}, {"frames": 2.5}, {"frames": NAN}, {"frames": [1]}, {"count": 1}]
-)
+GOOD_ZETA_STATE = {"frames": 7, "stream": [5, 0, 2**32 - 1, 3, 1, 0, 0, 9]}
+BAD_STREAMS: list[Any] = [
+    *(None, {}, [], 5, "stream", NAN, [1] * 7, [1] * 9, [[1] * 8], [True] * 8, ["1"] * 8),
+    *([bad] + [1] * 7 for bad in (-1, 2**32, 0.5, NAN, INF, 10**400)),
+    [1, 2, 3, 4, 6, 7, 8, 9],  # an even increment
+]
+BAD_ZETA_STATES: list[Any] = [
+    *(None, {}, {"frames": 7}, {"stream": GOOD_ZETA_STATE["stream"]}, {**GOOD_ZETA_STATE, "count": 1}),
+    *({**GOOD_ZETA_STATE, "frames": bad} for bad in (-1, 2.5, NAN, [1], "3", None)),
+    *({"frames": 8, "stream": bad} for bad in BAD_STREAMS),
+]
+
+
+@pytest.mark.parametrize("bad", BAD_ZETA_STATES)
 def test_a_bad_zeta_state_raises_and_changes_nothing(bad):
     env = ZetaRepeatWrapper(ToyEnv())
-    env.load_state_dict({"frames": 7})
+    env.load_state_dict(GOOD_ZETA_STATE)
     with pytest.raises((ValueError, TypeError), match=r"`state.*got"):
         env.load_state_dict(bad)
-    assert env.state_dict() == {"frames": 7}
+    assert env.state_dict() == GOOD_ZETA_STATE

@@ -57,7 +57,7 @@ def test_all_is_complete():
     wrappers = {name for name in taac_wrappers.__all__ if issubclass(getattr(taac_wrappers, name), gym.Wrapper)}
     assert wrappers == set(CASES)
     assert set(taac_wrappers.__all__) - wrappers == {AdaptiveNormalizer.__name__}
-    assert taac_wrappers.__version__ == metadata.version("taac-wrappers") == "0.1.0"
+    assert taac_wrappers.__version__ == metadata.version("taac-wrappers") == "0.2.0"
 
 
 def test_import_needs_gymnasium_and_numpy_only():

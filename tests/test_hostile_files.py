@@ -19,7 +19,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -36,9 +36,12 @@ import taac_wrappers.vector
 from taac_wrappers import AdaptiveNormalizer
 from taac_wrappers.agent import SACAgent, TAACAgent, load_agent
 from taac_wrappers.training import run as run_module
+from taac_wrappers.training.arguments import command_line, exit_with
 from taac_wrappers.training.checkpoint import CheckpointStore
-from taac_wrappers.training.run import command_line, exit_with, from_config
-from taac_wrappers.training.tracking import read_config, read_metrics
+from taac_wrappers.training.config import from_config
+from taac_wrappers.training.files import read_config
+from taac_wrappers.training.state import Counters
+from taac_wrappers.training.tracking import read_metrics
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = {"taac": taac, "sac": sac}
@@ -170,8 +173,15 @@ each_loader = pytest.mark.parametrize("loader", LOADERS)
 
 def write_agent(loader: str, **config: object) -> None:
     """An agent file whose header makes other claims than its tensors."""
-    kind = SACAgent if loader == "SACAgent" else TAACAgent
-    kind(gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,)), hidden=(8, 8)).save(AGENT)
+    observation, action = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(-1, 1, (2,))
+    if loader == "SACAgent":
+        SACAgent(observation, action, hidden=(8, 8)).save(AGENT)
+    else:
+        TAACAgent(
+            gym.spaces.Dict(observation=observation, prev_action=action),
+            gym.spaces.Dict(action=action, switch=gym.spaces.Discrete(2)),
+            hidden=(8, 8),
+        ).save(AGENT)
     with safe_open(AGENT, "pt") as file:
         header = json.loads(file.metadata()["agent"])
     header["config"] |= config
@@ -236,18 +246,23 @@ def test_headers_that_claim_other_networks(loader, config):
 @pytest.mark.parametrize(
     "change",
     [
-        {"critics.twins.0.head_bias": torch.zeros((), dtype=torch.float64)},
-        {"critics.twins.0.head_bias": torch.zeros((), dtype=torch.int32)},
-        {"critics.twins.0.head_bias": torch.zeros(2)},
-        {"critics.twins.0.head_bias": None},
+        {"critics.twins.0.head.bias": torch.zeros((), dtype=torch.float64)},
+        {"critics.twins.0.head.bias": torch.zeros((), dtype=torch.int32)},
+        {"critics.twins.0.head.bias": torch.zeros(2)},
+        {"critics.twins.0.head.bias": None},
         {"critics.tail_bias": torch.zeros(1)},
         {"space.action.low": torch.zeros(2, dtype=torch.bfloat16)},
         {"space.action.low": torch.full((2,), torch.nan)},
         {"space.action.low": torch.zeros(2, dtype=torch.bool)},
         {"space.action.low": torch.zeros(0)},
-        {"space.observation.high": torch.zeros(3, 0)},
-        {"space.observation.high": torch.zeros(10**6)},
-        {"space.observation.high": None},
+        {"space.OBSERVATION.high": torch.zeros(3, 0)},
+        {"space.OBSERVATION.high": torch.zeros(10**6)},
+        {"space.OBSERVATION.high": None},
+        {"space.OBSERVATION.low": None, "space.OBSERVATION.high": None},
+        {"space.observation.prev_action.low": torch.zeros(3), "space.observation.prev_action.high": torch.ones(3)},
+        {"space.observation.more.low": torch.zeros(2), "space.observation.more.high": torch.ones(2)},
+        {"space.more.high": torch.zeros(2)},
+        {"space.action.middle": torch.zeros(2)},
     ],
     ids=lambda change: str({name: value is not None and (value.shape, value.dtype) for name, value in change.items()}),
 )
@@ -255,6 +270,8 @@ def test_tensors_that_do_not_fit(loader, change):
     write_agent(loader)
     with safe_open(AGENT, "pt") as file:
         metadata = file.metadata()
+    observation = "observation" if loader == "SACAgent" else "observation.observation"
+    change = {name.replace("OBSERVATION", observation): tensor for name, tensor in change.items()}
     tensors = {name: tensor for name, tensor in (load_file(AGENT) | change).items() if tensor is not None}
     save_file(tensors, AGENT, metadata=metadata)
     assert_no_agent(loader)
@@ -380,7 +397,7 @@ def test_resume(script, victim, payload, monkeypatch, capsys):
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_resume_truncated(script, victim, monkeypatch, capsys):
     whole = VICTIMS[victim]().read_bytes()
-    for length in (len(whole) // 2, 20, 3):
+    for length in (len(whole) // 3, 20, 3):  # the second half of the metrics is of after the checkpoint
         plant(victim, whole[:length])
         assert_not_resumed(script, monkeypatch, capsys)
 
@@ -448,12 +465,18 @@ def test_resume_configs_that_lie(script, change, monkeypatch, capsys):
     assert "antigravity" not in sys.modules
 
 
+COUNTERS = asdict(Counters(frames=60, frames_before=59, decisions=60, updates=51))
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"counters": {}},
         {"counters": 7},
-        {"counters": {"num_envs": "1"}},
+        {"counters": COUNTERS | {"frames": "60"}},
+        {"counters": COUNTERS | {"last_scores": ["high"]}},
+        {"counters": COUNTERS | {"num_envs": 1}},
+        {"counters": {name: value for name, value in COUNTERS.items() if name != "updates"}},
         {"metrics": 7},
         {"metrics": [["losses/critic", "high"]]},
         {"metrics": [["losses/critic", []]]},
@@ -490,21 +513,47 @@ def test_resume_meta_that_lies(script, change, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "change",
     [
-        {"tensor/agent.critics.twins.0.head_bias": torch.zeros((), dtype=torch.float64)},
-        {"tensor/agent.critics.twins.0.head_bias": torch.zeros(3)},
-        {"tensor/agent.critics.twins.0.head_bias": None},
-        {"tensor/target_critics.twins.0.head_bias": None},
+        {"wrappers": None},
+        {"wrappers": 7},
+        {"wrappers": {}},
+        {"wrappers": [7]},
+        {"wrappers": [{"count": 10**400}]},
+        {"seed": "0"},
+        {"seed": -1},
+        {"seed": None},
+        {"rng": 7},
+        {"rng_now": None},
+        {"rng_now": {"bit_generator": "MT19937"}},
+        {"options": 7},
+    ],
+    ids=reprlib.repr,
+)
+def test_resume_episodes_that_lie(script, change, monkeypatch, capsys):
+    meta = json.loads(VICTIMS["meta"]().read_text())
+    assert meta["episodes"][0].keys() >= change.keys()
+    meta["episodes"][0] |= change
+    plant("meta", json.dumps(meta).encode())
+    assert_not_resumed(script, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tensor/agent.critics.twins.0.head.bias": torch.zeros((), dtype=torch.float64)},
+        {"tensor/agent.critics.twins.0.head.bias": torch.zeros(3)},
+        {"tensor/agent.critics.twins.0.head.bias": None},
+        {"tensor/target_critics.twins.0.head.bias": None},
         {"tensor/agent.unknown": torch.zeros(1)},
         {"tensor/optimizer.0.exp_avg": torch.zeros(1, 2, 3)},
         {"tensor/optimizer.0.exp_avg": None},
         {"tensor/rng.torch": torch.zeros(3, dtype=torch.uint8)},
         {"tensor/rng.torch": None},
-        {"array/prev_action": torch.zeros(5, 5)},
-        {"array/prev_action": torch.zeros(1, 1, dtype=torch.float64)},
-        {"array/prev_action": None},
         {"array/env.0.actions": torch.zeros(7, 9)},
+        {"array/env.0.actions": torch.zeros(7)},
         {"array/env.0.actions": None},
         {"array/env.0.observation": torch.zeros(1000)},
+        {"array/env.0.observation": torch.zeros(4, 1)},
+        {"array/env.0.observation": None},
         {"other": torch.zeros(1)},
     ],
     ids=lambda change: str({name: value is not None and (value.shape, value.dtype) for name, value in change.items()}),
@@ -526,13 +575,20 @@ def test_resume_states_that_do_not_fit(script, change, monkeypatch, capsys):
         {"action": torch.zeros(61, 1, dtype=torch.float64)},
         {"reward": torch.zeros(10**6)},
         {"flags": torch.full((61,), 2, dtype=torch.uint8)},
-        {"observation": None},
+        {"discount": torch.zeros(61, dtype=torch.float64)},
+        {"discount": torch.full((61,), torch.nan)},
+        {"discount": None},
+        {"OBSERVATION": None},
+        {"OBSERVATION": torch.zeros(61, 4)},
         {"secret": torch.zeros(1)},
     ],
     ids=lambda change: str({name: value is not None and (value.shape, value.dtype) for name, value in change.items()}),
 )
 def test_resume_replays_that_do_not_fit(script, change, monkeypatch, capsys):
     path = VICTIMS["chunk"]()
+    observation = "observation.observation" if script is taac else "observation"
+    change = {name.replace("OBSERVATION", observation): tensor for name, tensor in change.items()}
+    assert change.keys() & load_file(path).keys() or "secret" in change
     save_file({key: value for key, value in (load_file(path) | change).items() if value is not None}, path)
     sign()
     assert_not_resumed(script, monkeypatch, capsys)
@@ -647,7 +703,7 @@ def deep_list(levels: int = 100_000) -> list:
 @pytest.mark.parametrize(
     "value",
     [10**400, 2**70, "1", "1e5", b"1", None, {}, [], [[1, 2], [3]], float("nan"), float("inf"), True, 1j, Evil(), -1.5],
-    ids=reprlib.repr,
+    ids=lambda value: "Evil" if isinstance(value, Evil) else reprlib.repr(value),  # not its address, which differs
 )
 def test_states_of_wrappers(value):
     plain = gym.make("Pendulum-v1")
@@ -714,6 +770,39 @@ def test_evaluate_environments_that_do_not_fit(trained, env_id, capsys):
     shutil.copytree(trained["taac"], "run")
     (RUN / "config.json").write_text(json.dumps({"resolved_env_id": env_id}))
     assert_not_evaluated(capsys)
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(
+            "antigravity",
+            "evil",
+            "evil_continuous",
+            "taac_continuous",
+            "",
+            "../evil",
+            "agents.taac",
+            "os",
+            "TAAC",
+            "x" * 10**6,
+        ),
+        *(None, 7, [], {}, ["taac"]),
+    ],
+    ids=reprlib.repr,
+)
+def test_evaluate_methods_that_are_none(trained, method, monkeypatch, capsys):
+    """The script of a method is imported: of those in the folder of the scripts, and none else."""
+    for name in ("evil.py", "evil_continuous.py"):
+        Path(name).write_text("import os; os.mkdir('executed')")
+    monkeypatch.syspath_prepend(str(Path().resolve()))
+    shutil.copytree(trained["taac"], "run")
+    config = json.loads((RUN / "config.json").read_text())
+    (RUN / "config.json").write_text(json.dumps(config | {"method": method}))
+    said = assert_not_evaluated(capsys)
+    assert "config.json names a method that is none of ['sac', 'taac']: " in said
+    assert len(said) < 1000
     assert "antigravity" not in sys.modules
 
 

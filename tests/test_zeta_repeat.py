@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import numpy as np
@@ -148,10 +149,65 @@ def test_state_dict_keeps_the_schedule():
     env.reset(seed=0)
     for _ in range(4):
         env.step(AGENT)
-    assert env.state_dict() == {"frames": 4}
+    assert env.state_dict()["frames"] == 4
     other = ZetaRepeatWrapper(ToyEnv(), epsilon=(1.0, 0.0, 10))
     other.load_state_dict(env.state_dict())
     assert other.current_epsilon == env.current_epsilon == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("frames", [0, 1, 85, 300])  # a block of random numbers lasts for some of them
+@pytest.mark.parametrize("seed", [3, None])
+def test_state_dict_keeps_the_place_in_the_random_stream(seed, frames):
+    """The next episodes explore alike, in a wrapper that had drawn other numbers before."""
+    settings = {"epsilon": 0.7, "mu": 1.0, "max_repeat": 3}
+    env, other = (ZetaRepeatWrapper(ToyEnv(length=50), **settings) for _ in range(2))
+    env.reset(seed=seed)
+    for frame in range(frames):
+        env.step(AGENT)
+        if frame % 50 == 49:
+            env.reset()
+    other.reset(seed=8)
+    other.step(AGENT)
+    state = env.state_dict()
+    assert type(state["frames"]) is int
+    assert [type(word) for word in state["stream"]] == [int] * 8
+    other.load_state_dict(json.loads(json.dumps(state)))
+    assert other.state_dict() == state
+    explored = []
+    for each in (env, other):
+        each.reset()
+        infos = [each.step(AGENT)[-1] for _ in range(50)]
+        each.reset()
+        infos += [each.step(AGENT)[-1] for _ in range(50)]
+        explored.append([(info["executed_action"].tolist(), info["exploring"], info["repeated"]) for info in infos])
+    assert explored[0] == explored[1]
+    assert len({exploring for _, exploring, _ in explored[0]}) == 2
+
+
+def test_a_state_is_not_used_up_by_a_step_that_is_refused():
+    env = ZetaRepeatWrapper(ToyEnv(), epsilon=1.0)
+    env.reset(seed=0)
+    env.step(AGENT)
+    before = env.state_dict()
+    env.reset()
+    env.unwrapped.step = lambda action: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        env.step(AGENT)
+    assert env.state_dict() == before
+
+
+def test_the_stream_of_a_seed_is_numpys_own():
+    """By hand: the words are the state and the increment of PCG64, the lowest 32 bits first."""
+    env = ZetaRepeatWrapper(ToyEnv(), epsilon=0.0)
+    env.reset(seed=7)
+    rng = np.random.default_rng(np.random.SeedSequence(7, spawn_key=(0x7A657461,)))
+    for _ in range(3):
+        env.step(AGENT)
+        rng.random()
+    place = rng.bit_generator.state["state"]
+    words = env.state_dict()["stream"]
+    assert sum(word << 32 * i for i, word in enumerate(words[:4])) == place["state"]
+    assert sum(word << 32 * i for i, word in enumerate(words[4:])) == place["inc"]
 
 
 def test_reset_without_seed_continues_the_stream_and_with_seed_restarts_it():

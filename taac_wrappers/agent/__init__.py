@@ -1,7 +1,8 @@
 """What you deploy: the agents, their distributions and temporal-difference operators (needs torch)."""
 
-from taac_wrappers.agent.base import AgentPolicy, load_agent
+from taac_wrappers.agent.base import load_agent
 from taac_wrappers.agent.networks import TwinCritics
+from taac_wrappers.agent.policy import AgentPolicy
 from taac_wrappers.agent.sac import SACAgent
 from taac_wrappers.agent.taac import TAACAgent
 

@@ -1,57 +1,70 @@
-"""What every agent here has in common: its spaces, its twin critics, and a file that holds it whole."""
+"""What every agent here has in common: the spaces of its environment, an actor, twin critics, and a file."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import reprlib
-from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from taac_wrappers.agent.distributions import density_constant
-from taac_wrappers.agent.networks import Actor, TwinCritics
+from taac_wrappers.agent.distributions import SquashedGaussian
+from taac_wrappers.agent.files import read_agent, write_agent
+from taac_wrappers.agent.networks import Actor, Observation, TwinCritics
+from taac_wrappers.agent.policy import AgentPolicy
 
 A = TypeVar("A", bound="ActorCriticAgent")
 
 
 class ActorCriticAgent(nn.Module):
-    """An actor with twin critics, for a one-dimensional Box of observations and a bounded one of actions.
+    """An actor with twin critics, for an environment as its method's wrappers make it.
 
-    A subclass sets ``actor`` and everything else it learns, and names its file ``FORMAT``.
+    A subclass sets ``actor`` and everything else it learns, chooses by :meth:`_choose`, and names its file ``FORMAT``.
+
+    Args:
+        observation_space: a one-dimensional Box, or a Dict of such.
+        action_space: of the environment.
+        action_box: the bounded, one-dimensional Box that actions are drawn from, in ``action_space`` or all of it.
+        hidden: sizes of the hidden layers of the actor and of each critic.
+        unseen: entries of a Dict observation that a network looks at in its own way.
+
+    Attributes:
+        keys: the other entries, which all networks join. A goal environment's ``achieved_goal`` is not among them: its
+            ``observation`` holds that already.
     """
 
     FORMAT: ClassVar[str]
     actor: Actor
 
-    def __init__(self, observation_space: spaces.Box, action_space: spaces.Box, *, hidden: Sequence[int]):
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        action_box: spaces.Box,
+        *,
+        hidden: Sequence[int],
+        unseen: Sequence[str] = (),
+    ):
         super().__init__()
-        _check_box("observation_space", observation_space)
-        _check_box("action_space", action_space)
-        if not action_space.is_bounded():
-            raise ValueError(f"action_space must be bounded, got {action_space}")
+        self.keys, self._unseen = _seen_keys(observation_space, unseen), unseen
+        self.observation_size = _size(observation_space, self.keys)
+        require_vector("action_space", action_box)
+        if not action_box.is_bounded():
+            raise ValueError(f"action_space must be bounded, got {action_box}")
         if not hidden or not all(isinstance(size, int) and size > 0 for size in hidden):
             raise ValueError(f"hidden must be a non-empty sequence of positive integers, got {hidden!r}")
-        self.observation_space, self.action_space = observation_space, action_space
+        self.observation_space, self.action_space, self.action_box = observation_space, action_space, action_box
         self.hidden = tuple(hidden)
-        self.critics = TwinCritics(observation_space.shape[0], action_space.shape[0], hidden)
-        # Temperatures are trained as logarithms, and start at 1.
-        self.log_action_temperature = nn.Parameter(torch.zeros(()))
-        low, high = torch.as_tensor(action_space.low), torch.as_tensor(action_space.high)
+        self.critics = TwinCritics(self.observation_size, action_box.shape[0], hidden, self.keys)
+        self.log_action_temperature = nn.Parameter(torch.zeros(()))  # trained as a logarithm, starts at 1
+        low, high = torch.as_tensor(action_box.low), torch.as_tensor(action_box.high)
         self.action_center: Tensor
         self.action_scale: Tensor
         self.register_buffer("action_center", ((high + low) / 2).float(), persistent=False)
         self.register_buffer("action_scale", ((high - low) / 2).float(), persistent=False)
-        self.density_constant = density_constant((high - low).double() / 2).item()
         self.action_low: Tensor
         self.action_high: Tensor
         self.register_buffer("action_low", low.float(), persistent=False)
@@ -62,154 +75,107 @@ class ActorCriticAgent(nn.Module):
         """Where the networks are."""
         return self.log_action_temperature.device
 
-    def initial_action(self, num_envs: int) -> np.ndarray:
-        """What counts as the previous action at an episode's first step: zeros, clipped into the space."""
-        zeros = np.zeros((num_envs, *self.action_space.shape), np.float32)
-        return np.clip(zeros, self.action_space.low, self.action_space.high).astype(np.float32)
+    def policy_distribution(self, observation: Observation) -> SquashedGaussian:
+        """What the actor draws actions from: ``pi(a | s)``, of TAAC ``pi(a_hat | s, a_prev)``."""
+        mean, log_std = self.actor(observation)
+        return SquashedGaussian(mean, log_std, self.action_center, self.action_scale)
 
-    def act(self, observation: Any, prev_action: Any, deterministic: bool = False) -> tuple[Any, Any]:
-        """Actions for a batch, ``[B, A]``, and the switch, ``[B]``: False where the previous action is repeated.
+    def draw(self, observation: Observation, deterministic: bool) -> Tensor:
+        """An action of the actor, or its mode, ``[B, A]``."""
+        distribution = self.policy_distribution(observation)
+        action = distribution.mode() if deterministic else distribution.sample()
+        return action.clamp(self.action_low, self.action_high)  # rounding may step over a bound
+
+    def act(self, observation: Any, deterministic: bool = False) -> Any:
+        """Actions of the wrapped environment for a batch of its observations.
 
         With ``deterministic`` every stage of the policy takes its mode. Arrays give arrays, tensors give tensors.
         """
-        as_array = isinstance(observation, np.ndarray)
+        part = next(iter(observation.values())) if isinstance(observation, Mapping) else observation
+        as_array = isinstance(part, np.ndarray)
         with torch.inference_mode() if as_array else torch.no_grad():  # tensors may have a life in other modes
-            action, switch = self._act(self._to_tensor(observation), prev_action, deterministic)
-        return (action.cpu().numpy(), switch.cpu().numpy()) if as_array else (action, switch)
+            action = self._choose(self._looked_at(observation), deterministic)
+        return _as_arrays(action) if as_array else action
 
-    def _act(self, observation: Tensor, prev_action: Any, deterministic: bool) -> tuple[Tensor, Tensor]:
+    def _choose(self, observation: Observation, deterministic: bool) -> Any:
+        """The action of the wrapped environment, as tensors."""
         raise NotImplementedError
 
-    def policy(self, num_envs: int = 1, *, deterministic: bool = True) -> AgentPolicy:
-        """A callable that remembers the previous action: ``action = policy(observation)``."""
-        return AgentPolicy(self, num_envs, deterministic=deterministic)
+    def _looked_at(self, observation: Any) -> Observation:
+        """The parts of an observation that matter to the networks, as tensors."""
+        if not isinstance(self.observation_space, spaces.Dict):
+            return self._to_tensor(observation)
+        return {key: self._to_tensor(observation[key]) for key in [*self.keys, *self._unseen]}
 
     def _to_tensor(self, value: Any) -> Tensor:
         return torch.as_tensor(value, dtype=torch.float32, device=self.device)
+
+    def policy(self, num_envs: int = 1, *, deterministic: bool = True) -> AgentPolicy:
+        """For an environment without the method's wrappers: ``action = policy(observation)``."""
+        return AgentPolicy(self, num_envs, deterministic=deterministic)
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments beside the spaces, as JSON knows them."""
         log_std = {"log_std_min": self.actor.log_std_min, "log_std_max": self.actor.log_std_max}
         return {"hidden": self.hidden, **log_std}
 
+    @classmethod
+    def action_space_of(cls, action_box: spaces.Box) -> spaces.Space:
+        """The action space of the wrapped environment."""
+        return action_box
+
+    @classmethod
+    def observation_space_of(cls, observation_box: spaces.Box, action_box: spaces.Box) -> spaces.Space:
+        """The observation space of the wrapped environment if nothing else is observed than ``observation_box``."""
+        return observation_box
+
     def save(self, path: str | os.PathLike) -> None:
         """Write weights and spaces to one safetensors file, all or nothing; equal agents give equal bytes."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        for name, space in (("observation", self.observation_space), ("action", self.action_space)):
-            tensors[f"space.{name}.low"] = torch.as_tensor(space.low)
-            tensors[f"space.{name}.high"] = torch.as_tensor(space.high)
-        # A single entry: the format writes several in no particular order.
-        header = json.dumps({"format": self.FORMAT, "config": self.config()}, sort_keys=True)
-        path = Path(path)
-        temporary = path.with_name(path.name + ".tmp")
-        try:
-            temporary.unlink(missing_ok=True)  # a link of this name must not lead the write elsewhere
-            temporary.write_bytes(save(tensors, metadata={"agent": header}))
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_agent(self, path)
 
     @classmethod
     def load(cls: type[A], path: str | os.PathLike, device: str | torch.device = "cpu") -> A:
         """Read what :meth:`save` wrote. The format holds numbers and text only: loading never runs code."""
-        return _build(path, {cls.FORMAT: cls}).to(device)
-
-
-class AgentPolicy:
-    """An agent that remembers each env's previous action, as ``policy(observation) -> action``.
-
-    One env may pass its observation without a batch dimension and gets an action without one.
-
-    Attributes:
-        switch: what the last call decided, ``[num_envs]`` (True: acted anew).
-
-    >>> from taac_wrappers.agent import TAACAgent
-    >>> agent = TAACAgent(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)))
-    >>> policy = agent.policy()
-    >>> policy(np.zeros(3, np.float32)).shape
-    (2,)
-    >>> policy.reset()  # at the start of every episode
-    """
-
-    def __init__(self, agent: ActorCriticAgent, num_envs: int, *, deterministic: bool):
-        if not isinstance(num_envs, int) or num_envs < 1:
-            raise ValueError(f"num_envs must be a positive integer, got {num_envs!r}")
-        self.agent, self.num_envs, self.deterministic = agent, num_envs, deterministic
-        self.prev_action = agent.initial_action(num_envs)
-        self.switch = np.ones(num_envs, bool)
-
-    def reset(self, mask: np.ndarray | None = None) -> None:
-        """Forget the previous action, of all envs or of those where ``mask`` ``[num_envs]`` is true."""
-        mask = np.ones(self.num_envs, bool) if mask is None else np.asarray(mask)
-        if mask.shape != (self.num_envs,):
-            raise ValueError(f"mask must have shape {(self.num_envs,)}, got {mask!r}")
-        self.prev_action = np.where(mask[:, None], self.agent.initial_action(self.num_envs), self.prev_action)
-
-    def __call__(self, observation: np.ndarray) -> np.ndarray:
-        observation = np.asarray(observation)
-        single = observation.ndim == 1
-        batch = observation[None] if single else observation
-        expected = (self.num_envs, *self.agent.observation_space.shape)
-        if batch.shape != expected:
-            raise ValueError(f"observation must have shape {expected}, got {observation.shape}")
-        action, self.switch = self.agent.act(batch, self.prev_action, deterministic=self.deterministic)
-        self.prev_action = action
-        return action[0].copy() if single else action.copy()
+        return read_agent(path, [cls]).to(device)
 
 
 def load_agent(path: str | os.PathLike, device: str | torch.device = "cpu") -> ActorCriticAgent:
-    """Read an agent file of any kind."""
-    return _build(path, {kind.FORMAT: kind for kind in ActorCriticAgent.__subclasses__()}).to(device)
+    """Read an agent file of any kind that has been imported."""
+    return read_agent(path, _kinds(ActorCriticAgent)).to(device)
 
 
-def _build(path: str | os.PathLike, kinds: dict[str, type[A]]) -> A:
-    header, tensors = _read(path)
-    found = header.get("format")
-    if not isinstance(found, str) or found not in kinds:
-        raise ValueError(f"{str(path)!r} has format {reprlib.repr(found)}, expected {' or '.join(kinds)}")
-    try:
-        box = {
-            name: spaces.Box(low.numpy(), tensors.pop(f"space.{name}.high").numpy(), dtype=low.numpy().dtype.type)
-            for name, low in [(name, tensors.pop(f"space.{name}.low")) for name in ("observation", "action")]
-        }
-        _check_config(header["config"], box["observation"], box["action"], tensors)
-        agent = kinds[found](box["observation"], box["action"], **header["config"])
-        for name, tensor in agent.state_dict().items():
-            if tensors[name].dtype != tensor.dtype:
-                raise TypeError(f"{name} is {tensors[name].dtype}, not {tensor.dtype}")
-        agent.load_state_dict(tensors)
-    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # The right name, but not ours; the message may quote what the file claims, however long.
-        raise ValueError(f"{str(path)!r} does not hold a complete agent: {repr(error)[:300]}") from error
-    return agent
+def _kinds(kind: type[ActorCriticAgent]) -> list[type[ActorCriticAgent]]:
+    """Its subclasses, and theirs."""
+    return [each for child in kind.__subclasses__() for each in (child, *_kinds(child))]
 
 
-def _check_config(config: Any, observation: spaces.Box, action: spaces.Box, tensors: dict) -> None:
-    """Refuse numbers that no network can have, and layers larger than the file, before memory is spent on them."""
-    if not isinstance(config, dict):
-        raise TypeError(f"config is {reprlib.repr(config)}")
-    for name, value in config.items():
-        if isinstance(value, (int, float)) and not math.isfinite(value):
-            raise ValueError(f"{name} is {value}")
-    sizes = observation.shape[0] + action.shape[0], *config["hidden"], action.shape[0]
-    if sum(before * after for before, after in pairwise(sizes)) > sum(tensor.numel() for tensor in tensors.values()):
-        raise ValueError(f"its tensors are smaller than hidden layers of {reprlib.repr(config['hidden'])}")
-
-
-def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"no agent file at {str(path)!r}")
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            header = json.loads((file.metadata() or {}).get("agent", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, ValueError, RecursionError) as error:
-        raise ValueError(f"{str(path)!r} is not a readable agent file: {str(error)[:300]}") from error
-    if not isinstance(header, dict):
-        raise ValueError(f"{str(path)!r} is not a readable agent file: its header is a {type(header).__name__}")
-    return header, tensors
-
-
-def _check_box(name: str, space: spaces.Space) -> None:
+def require_vector(name: str, space: spaces.Space) -> None:
+    """Raise ``TypeError`` for anything but a one-dimensional Box."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise TypeError(f"{name} must be a one-dimensional Box, got {space}")
+
+
+def _seen_keys(space: spaces.Space, unseen: Sequence[str]) -> list[str]:
+    if not isinstance(space, spaces.Dict):
+        return []
+    is_goal = "desired_goal" in space.spaces
+    seen = [key for key in space if key not in unseen and not (is_goal and key == "achieved_goal")]
+    return sorted(seen)  # the order is part of the networks, and a file does not keep that of the space
+
+
+def _size(space: spaces.Space, keys: Sequence[str]) -> int:
+    """How many numbers the networks see of an observation."""
+    if not isinstance(space, spaces.Dict):
+        require_vector("observation_space", space)
+        return space.shape[0]  # type: ignore[index]
+    for key in keys:
+        require_vector(f"observation_space[{key!r}]", space[key])
+    if not keys:
+        raise TypeError(f"observation_space must hold something to look at, got {space}")
+    return sum(spaces.flatdim(space[key]) for key in keys)
+
+
+def _as_arrays(action: Any) -> Any:
+    if isinstance(action, Mapping):
+        return {key: value.cpu().numpy() for key, value in action.items()}
+    return action.cpu().numpy()

@@ -1,146 +1,137 @@
-"""The networks that SAC and TAAC are made of, initialised as in the authors' code."""
+"""The networks that SAC and TAAC are made of, initialised as in the authors' code.
+
+An observation is what the environment gives: a tensor ``[B, d]``, or a dict of such tensors. Every network joins the
+entries that it looks at, its ``keys``.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-CACHE_ROWS = 1024
-"""So many rows of 256 numbers fit into a core's second cache."""
+Observation = Tensor | Mapping[str, Tensor]
 
 
-class Linear(nn.Module):
-    """``x @ weight + bias``: ``[B, in] -> [B, out]``.
+def joined(observation: Observation, keys: Sequence[str]) -> Tensor:
+    """What a network looks at, ``[B, d]``: these entries of a Dict observation, or all of any other.
 
-    The weight lies ``[in, out]``: products with it and with its transpose are faster than in torch's own order.
-
-    An update asks more than a hundred times for a layer or a weight. ``layer(x)`` looks for hooks first, and
-    ``layer.weight`` calls a function that looks in three places. So layers run by ``forward``, and weights are taken
-    from where torch keeps them, which saves 2 to 3 % of the time of a frame.
+    >>> joined({"observation": torch.tensor([[1.0, 2.0]]), "desired_goal": torch.tensor([[3.0]])}, ["observation"])
+    tensor([[1., 2.]])
     """
+    if isinstance(observation, Tensor):
+        return observation
+    parts = [observation[key] for key in keys]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
-    _parameters: dict[str, nn.Parameter]  # type: ignore[assignment]
 
-    def __init__(self, in_features: int, out_features: int):
-        super().__init__()
-        self.in_features, self.out_features = in_features, out_features
-        self.weight = nn.Parameter(torch.empty(in_features, out_features))
-        self.bias = nn.Parameter(torch.zeros(out_features))
+def hidden_layers(sizes: Sequence[int]) -> nn.Sequential:
+    """Linear layers from each size to the next, every one followed by a ReLU; biases start at zero."""
+    layers: list[nn.Module] = []
+    for n_in, n_out in pairwise(sizes):
+        linear = nn.Linear(n_in, n_out)
+        nn.init.zeros_(linear.bias)
+        layers += [linear, nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers)
 
-    def forward(self, x: Tensor) -> Tensor:
-        kept = self._parameters
-        return torch.addmm(kept["bias"], x, kept["weight"])
+
+def weights_of(layers: nn.Sequential) -> list[Tensor]:
+    """The weight matrices of hidden layers."""
+    return [layer.weight for layer in layers if isinstance(layer, nn.Linear)]
 
 
 class Actor(nn.Module):
-    """``pi(a | s)``: ``observation [B, d] -> mean [B, A], log_std [B, A]``."""
+    """``pi(a | s)``: ``observation -> mean [B, A], log_std [B, A]``."""
 
-    hidden: Sequence[Linear]
-
-    def __init__(self, input_size: int, action_size: int, hidden: Sequence[int], log_std: tuple[float, float]):
+    def __init__(
+        self,
+        input_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        log_std: tuple[float, float],
+        keys: Sequence[str] = (),
+    ):
         super().__init__()
+        self.keys = keys
         self.log_std_min, self.log_std_max = log_std
         if not self.log_std_min < self.log_std_max:
             raise ValueError(f"log_std_min must be below log_std_max, got {log_std[0]!r} and {log_std[1]!r}")
-        sizes = (input_size, *hidden)
-        layers = [Linear(n_in, n_out) for n_in, n_out in pairwise(sizes)]
-        self.hidden = nn.ModuleList(layers)  # type: ignore[assignment]
-        self.head = Linear(sizes[-1], 2 * action_size)
-        for layer in layers:
-            nn.init.xavier_uniform_(layer.weight)
+        self.hidden = hidden_layers((input_size, *hidden))
+        self.head = nn.Linear(hidden[-1], 2 * action_size)
+        for weight in weights_of(self.hidden):
+            nn.init.xavier_uniform_(weight)
         truncated_normal_(self.head, gain=0.3)  # small, so that the first standard deviations are near 1
 
-    def join(self, *inputs: Tensor) -> Tensor:
+    def join(self, observation: Observation) -> Tensor:
         """What the first hidden layer is given."""
-        (observation,) = inputs
-        return observation
+        return joined(observation, self.keys)
 
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.join(*inputs)
-        for layer in self.hidden:
-            x = layer.forward(x).relu_()
-        mean, log_std = self.head.forward(x).chunk(2, dim=-1)
+    def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.head(self.hidden(self.join(observation))).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
 
 class PrevActionActor(Actor):
-    """``pi(a_hat | s, a_prev)``: ``(observation [B, d], previous action [B, A]) -> mean [B, A], log_std [B, A]``.
+    """``pi(a_hat | s, a_prev)``: as :class:`Actor`, of an observation with the entry ``prev_action``.
 
     The previous action is first embedded linearly to the size of the observation, so that both weigh alike.
     """
 
-    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int], log_std: tuple[float, float]):
-        super().__init__(2 * observation_size, action_size, hidden, log_std)
-        self.embed = Linear(action_size, observation_size)
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        log_std: tuple[float, float],
+        keys: Sequence[str],
+    ):
+        super().__init__(2 * observation_size, action_size, hidden, log_std, keys)
+        self.embed = nn.Linear(action_size, observation_size)
         truncated_normal_(self.embed, gain=1.0)
 
-    def join(self, *inputs: Tensor) -> Tensor:
+    def join(self, observation: Observation) -> Tensor:
         """What the first hidden layer is given, ``[B, 2 d]``."""
-        observation, prev_action = inputs
-        return torch.cat([observation, self.embed.forward(prev_action)], dim=-1)
+        assert isinstance(observation, Mapping)
+        return torch.cat([joined(observation, self.keys), self.embed(observation["prev_action"])], dim=-1)
 
 
 class Critic(nn.Module):
     """``Q(s, a)``: ``[B, d + A] -> [B]``."""
 
-    hidden: Sequence[Linear]
-    _parameters: dict[str, nn.Parameter]  # type: ignore[assignment]
-
     def __init__(self, input_size: int, hidden: Sequence[int]):
         super().__init__()
-        sizes = (input_size, *hidden)
-        layers = [Linear(n_in, n_out) for n_in, n_out in pairwise(sizes)]
-        self.hidden = nn.ModuleList(layers)  # type: ignore[assignment]
-        for layer in layers:
-            nn.init.uniform_(layer.weight, -1 / math.sqrt(layer.in_features), 1 / math.sqrt(layer.in_features))
-        # The last layer is a weighted sum, which is faster than a matrix product. Values start near zero.
-        self.head_weight = nn.Parameter(torch.empty(sizes[-1]).uniform_(-0.003, 0.003))
-        self.head_bias = nn.Parameter(torch.zeros(()))
+        self.hidden = hidden_layers((input_size, *hidden))
+        self.head = nn.Linear(hidden[-1], 1)
+        for weight in weights_of(self.hidden):
+            nn.init.uniform_(weight, -1 / math.sqrt(weight.shape[1]), 1 / math.sqrt(weight.shape[1]))
+        nn.init.uniform_(self.head.weight, -0.003, 0.003)  # values start near zero
+        nn.init.zeros_(self.head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Some rows after the other, so that all stays in the cache."""
-        if x.shape[0] > CACHE_ROWS:
-            return torch.cat([self(rows) for rows in x.split(CACHE_ROWS)])
-        for layer in self.hidden:
-            x = layer.forward(x).relu_()
-        return self.value(x)
-
-    def value(self, x: Tensor) -> Tensor:
-        """What the last layer makes of ``x`` ``[B, n]``."""
-        kept = self._parameters
-        return torch.addmv(kept["head_bias"], x, kept["head_weight"])
+        return self.head(self.hidden(x)).squeeze(-1)
 
 
 class TwinCritics(nn.Module):
-    """Two independent Q networks: ``(observation [B, d], action [B, A]) -> [2, B]``."""
+    """Two independent Q networks: ``(observation, action [B, A]) -> [2, B]``."""
 
-    twins: Sequence[Critic]
-
-    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int]):
+    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int], keys: Sequence[str] = ()):
         super().__init__()
-        twins = [Critic(observation_size + action_size, hidden) for _ in range(2)]
-        self.twins = nn.ModuleList(twins)  # type: ignore[assignment]
+        self.keys = keys
+        self.twins = nn.ModuleList(Critic(observation_size + action_size, hidden) for _ in range(2))
 
-    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        """One critic after the other.
+    def forward(self, observation: Observation, action: Tensor) -> Tensor:
+        x = torch.cat([joined(observation, self.keys), action], dim=-1)
+        return torch.stack([critic(x) for critic in self.twins])
 
-        Against batched products, this and going by rows save 2 to 8 % of an update of TAAC with 256 windows, and 14 %
-        with 4096.
-        """
-        x = torch.cat([observation, action], dim=-1)
-        return torch.stack([critic.forward(x) for critic in self.twins])
-
-    def minimum(self, observation: Tensor, action: Tensor) -> Tensor:
+    def minimum(self, observation: Observation, action: Tensor) -> Tensor:
         """The smaller of both values, ``[B]``: the pessimism that every use of a value shares."""
-        x = torch.cat([observation, action], dim=-1)
-        return torch.minimum(*(critic.forward(x) for critic in self.twins))
+        return torch.minimum(*self(observation, action))
 
 
-def truncated_normal_(layer: Linear | nn.Linear, gain: float) -> None:
+def truncated_normal_(layer: nn.Linear, gain: float) -> None:
     """Normal weights cut at two standard deviations and widened to keep the variance ``gain^2 / fan_in``; no bias."""
     kept_std = 0.87962566  # standard deviation of a unit normal truncated to [-2, 2]
     std = gain / math.sqrt(layer.in_features) / kept_std

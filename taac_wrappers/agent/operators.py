@@ -56,7 +56,7 @@ def compare_through(
     beta: Tensor,
     q_repeat: Tensor,
     q_new: Tensor,
-    gamma: float,
+    gamma: float | Tensor,
     mode: TDMode = "expected",
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -73,7 +73,7 @@ def compare_through(
         beta: probability of acting anew at ``s_{k+1}`` under the current policy (:func:`switch_probability`).
         q_repeat: ``Q(s_{k+1}, a_k)``.
         q_new: ``Q(s_{k+1}, a_hat)``.
-        gamma: discount per frame.
+        gamma: discount per frame, or of each transition, ``[N, B]``.
         mode: ``"expected"`` takes the exact mean over the policy's own coin b~: unbiased, with the lowest variance.
             ``"sampled"`` draws b~ (the paper's point estimate, Eq. 4): unbiased. ``"alf"`` draws b~ and bootstraps
             with the mixture of both values at every stop, as the authors' code does: biased by
@@ -116,13 +116,13 @@ def compare_through(
     return torch.stack(targets[::-1])
 
 
-def n_step(reward: Tensor, terminated: Tensor, truncated: Tensor, next_value: Tensor, gamma: float) -> Tensor:
+def n_step(reward: Tensor, terminated: Tensor, truncated: Tensor, next_value: Tensor, gamma: float | Tensor) -> Tensor:
     """Uncorrected N-step targets: follow the recorded rewards to the window's or the episode's end, then bootstrap.
 
     Args:
         reward, terminated, truncated: of each transition, ``[N, B]``.
         next_value: ``V(s_{k+1})``; used in the last row and where the episode was truncated.
-        gamma: discount per frame.
+        gamma: discount per frame, or of each transition, ``[N, B]``.
 
     >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
     >>> n_step(one, no, no, 4 * one, gamma=0.5).flatten()

@@ -7,82 +7,120 @@ authors' code. How the agent is trained is spelled out in ``agents/taac_continuo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from taac_wrappers.agent.base import ActorCriticAgent
-from taac_wrappers.agent.distributions import SquashedGaussian
-from taac_wrappers.agent.networks import PrevActionActor
+from taac_wrappers.agent.base import ActorCriticAgent, require_vector
+from taac_wrappers.agent.networks import Observation, PrevActionActor
 from taac_wrappers.agent.operators import switch_probability
+from taac_wrappers.agent.policy import RepeatingPolicy
 
 
 class TAACAgent(ActorCriticAgent):
     """The closed-loop agent that learns when to act and when to repeat.
 
+    It acts in an environment wrapped in `HybridActionWrapper` and then `PrevActionWrapper(flatten=False)`, whose spaces
+    it is made of; in the bare environment, :meth:`policy` does the two wrappers' job.
+
     Args:
-        observation_space: a one-dimensional Box.
-        action_space: a one-dimensional, bounded Box.
+        observation_space: a Dict of one-dimensional Boxes, with the entry ``prev_action``.
+        action_space: ``Dict(action=Box, switch=Discrete(2))``, the Box one-dimensional and bounded.
         hidden: sizes of the hidden layers of the actor and of each critic.
         log_std_min, log_std_max: clamp of the actor's log standard deviation.
         min_advantage: clip of ``Q(s, a_hat) - Q(s, a_prev)`` from below when deciding (0 in the paper's Locomotion).
 
-    >>> import numpy as np
-    >>> _ = torch.manual_seed(0)
-    >>> agent = TAACAgent(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)))
-    >>> action, switch = agent.act(np.zeros((4, 3), np.float32), prev_action=np.zeros((4, 2), np.float32))
-    >>> action.shape, switch.shape, action.dtype, switch.dtype
-    ((4, 2), (4,), dtype('float32'), dtype('bool'))
-    >>> bool(np.all(action[~switch] == 0))  # where it repeats, it executes the previous action
-    True
+    >>> import gymnasium as gym
+    >>> from taac_wrappers import HybridActionWrapper, PrevActionWrapper
+    >>> make = lambda: PrevActionWrapper(HybridActionWrapper(gym.make("MountainCarContinuous-v0")), flatten=False)
+    >>> envs = gym.vector.SyncVectorEnv([make] * 3)
+    >>> agent = TAACAgent(envs.single_observation_space, envs.single_action_space)
+    >>> observation, _ = envs.reset(seed=0)
+    >>> action = agent.act(observation)
+    >>> action["action"].shape, action["switch"].shape
+    ((3, 1), (3,))
+    >>> observation, *_ = envs.step(action)
     """
 
-    FORMAT = "taac_wrappers.TAACAgent/2"
+    FORMAT = "taac_wrappers.TAACAgent"
     actor: PrevActionActor
 
     def __init__(
         self,
-        observation_space: spaces.Box,
-        action_space: spaces.Box,
+        observation_space: spaces.Dict,
+        action_space: spaces.Dict,
         *,
         hidden: Sequence[int] = (256, 256),
         log_std_min: float = -20.0,
         log_std_max: float = 2.0,
         min_advantage: float | None = None,
     ):
-        super().__init__(observation_space, action_space, hidden=hidden)
+        if not isinstance(action_space, spaces.Dict) or set(action_space) != {"action", "switch"}:
+            raise TypeError(
+                f"action_space must be that of HybridActionWrapper, Dict(action, switch), got {action_space}"
+            )
+        box = action_space["action"]
+        require_vector("action_space['action']", box)
+        if action_space["switch"] != spaces.Discrete(2):
+            raise TypeError(f"action_space['switch'] must be Discrete(2), got {action_space['switch']}")
+        if not isinstance(observation_space, spaces.Dict) or "prev_action" not in observation_space.spaces:
+            raise TypeError(
+                f"observation_space must be that of PrevActionWrapper(flatten=False), a Dict with 'prev_action', "
+                f"got {observation_space}"
+            )
+        if observation_space["prev_action"].shape != box.shape:
+            raise ValueError(
+                f"observation_space['prev_action'] must have the action's shape {box.shape}, "
+                f"got {observation_space['prev_action']}"
+            )
+        super().__init__(observation_space, action_space, box, hidden=hidden, unseen=["prev_action"])  # type: ignore[arg-type]
         self.min_advantage = min_advantage
-        sizes = observation_space.shape[0], action_space.shape[0]
-        self.actor = PrevActionActor(*sizes, hidden, (log_std_min, log_std_max))
+        self.actor = PrevActionActor(
+            self.observation_size, self.action_box.shape[0], hidden, (log_std_min, log_std_max), self.keys
+        )
         self.log_switch_temperature = nn.Parameter(torch.zeros(()))  # alpha'; the actor's is the paper's alpha''
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments beside the spaces, as JSON knows them."""
         return super().config() | {"min_advantage": self.min_advantage}
 
-    def policy_distribution(self, observation: Tensor, prev_action: Tensor) -> SquashedGaussian:
-        """Stage one: the distribution of the candidate action, ``pi(a_hat | s, a_prev)``."""
-        mean, log_std = self.actor.forward(observation, prev_action)
-        return SquashedGaussian(mean, log_std, self.action_center, self.action_scale)
-
     def switch_probability(self, q_repeat: Tensor, q_new: Tensor) -> Tensor:
         """Stage two: the probability beta*_1 of executing the candidate."""
         return switch_probability(q_repeat, q_new, self.log_switch_temperature.exp(), self.min_advantage)
 
-    def _act(self, observation: Tensor, prev_action: Any, deterministic: bool) -> tuple[Tensor, Tensor]:
+    def _choose(self, observation: Observation, deterministic: bool) -> dict[str, Tensor]:
         """Both stages, or their modes; a tie repeats."""
-        prev_action = self._to_tensor(prev_action)
-        distribution = self.policy_distribution(observation, prev_action)
-        candidate = distribution.mode() if deterministic else distribution.sample()
-        candidate = candidate.clamp(self.action_low, self.action_high)  # rounding may step over a bound
-        both = torch.cat([observation, observation]), torch.cat([prev_action, candidate])
-        q_repeat, q_new = self.critics.minimum(*both).chunk(2)
+        assert isinstance(observation, Mapping)
+        candidate = self.draw(observation, deterministic)
+        q_repeat = self.critics.minimum(observation, observation["prev_action"])
+        q_new = self.critics.minimum(observation, candidate)
         if deterministic:
             switch = q_new > q_repeat
         else:
             beta = self.switch_probability(q_repeat, q_new)
             switch = torch.rand_like(beta) < beta
-        return torch.where(switch.unsqueeze(-1), candidate, prev_action), switch
+        return {"action": candidate, "switch": switch.long()}
+
+    def policy(self, num_envs: int = 1, *, deterministic: bool = True) -> RepeatingPolicy:
+        """For an environment without the two wrappers; it remembers the action that was executed.
+
+        >>> from taac_wrappers.agent import load_agent
+        >>> policy = load_agent("examples/pretrained/MountainCarContinuous-v0/agent.safetensors").policy()
+        >>> policy([-0.5, 0.0]).shape
+        (1,)
+        >>> policy.reset()  # at the start of every episode
+        """
+        return RepeatingPolicy(self, num_envs, deterministic=deterministic)
+
+    @classmethod
+    def action_space_of(cls, action_box: spaces.Box) -> spaces.Space:
+        """The action space of the wrapped environment."""
+        return spaces.Dict({"action": action_box, "switch": spaces.Discrete(2)})
+
+    @classmethod
+    def observation_space_of(cls, observation_box: spaces.Box, action_box: spaces.Box) -> spaces.Space:
+        """The observation space of the wrapped environment if nothing else is observed than ``observation_box``."""
+        return spaces.Dict({"observation": observation_box, "prev_action": action_box})

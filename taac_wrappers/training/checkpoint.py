@@ -31,17 +31,13 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
-from taac_wrappers.training.tracking import TEMPORARY, encode_json, read_json, sync_folder, write_atomically
+from taac_wrappers.training.files import TEMPORARY, encode_json, read_json, sync_folder, write_atomically
 
 __all__ = [
     "CheckpointError",
     "CheckpointStore",
     "CheckpointWriteError",
     "Loaded",
-    "flatten_optimizer",
-    "restore_optimizer",
-    "restore_rng",
-    "rng_state",
 ]
 
 FORMAT_VERSION = 1
@@ -490,111 +486,3 @@ def _decode_state(data: bytes) -> tuple[dict[str, torch.Tensor], dict[str, np.nd
             raise CheckpointError(f"{STATE} has an unexpected entry {name!r}")
         kinds[kind][key] = value
     return kinds["tensor"], {key: value.numpy() for key, value in kinds["array"].items()}
-
-
-# Optimizers and random numbers ---------------------------------------------------------------------------------------
-
-
-def flatten_optimizer(
-    optimizer: torch.optim.Optimizer, name: str = "optimizer"
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """An optimizer's state as named tensors, and as JSON what is not a tensor (its parameter groups).
-
-    >>> adam = torch.optim.Adam([torch.ones(2, requires_grad=True)], lr=0.1)
-    >>> adam.param_groups[0]["params"][0].sum().backward()
-    >>> adam.step()
-    >>> tensors, meta = flatten_optimizer(adam)
-    >>> sorted(tensors)
-    ['optimizer.0.exp_avg', 'optimizer.0.exp_avg_sq', 'optimizer.0.step']
-    >>> meta["param_groups"][0]["lr"], meta["state"]
-    (0.1, {'0': ['exp_avg', 'exp_avg_sq', 'step']})
-    """
-    saved = optimizer.state_dict()
-    tensors = {}
-    for index, state in saved["state"].items():
-        for key, value in state.items():
-            if not isinstance(value, torch.Tensor):
-                raise TypeError(f"optimizer state {key!r} must be a tensor, got {value!r}")
-            tensors[f"{name}.{index}.{key}"] = value.detach().clone()
-    meta = {
-        "param_groups": saved["param_groups"],
-        "state": {str(index): sorted(state) for index, state in saved["state"].items()},
-    }
-    return tensors, json.loads(encode_json(name, meta))
-
-
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer,
-    tensors: Mapping[str, torch.Tensor],
-    meta: dict[str, Any],
-    name: str = "optimizer",
-) -> None:
-    """Bring back what ``flatten_optimizer`` returned; ``tensors`` may hold others beside them.
-
-    The optimizer then continues bit for bit. If anything does not fit it, a ValueError says what, and it is unchanged.
-    """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for index, keys in meta["state"].items():
-        if int(index) >= len(parameters):
-            raise ValueError(f"{name} has {len(parameters)} parameters, got a state for parameter {index}")
-        state[int(index)] = {}
-        for key in keys:
-            full_name = f"{name}.{index}.{key}"
-            if full_name not in tensors:
-                raise ValueError(f"tensors lacks {full_name!r}")
-            value, expected = tensors[full_name], parameters[int(index)].shape
-            if value.ndim > 0 and value.shape != expected:
-                raise ValueError(f"{full_name} must have shape {tuple(expected)}, got {tuple(value.shape)}")
-            state[int(index)][key] = value.clone()  # the optimizer changes it in place
-    groups = [
-        {key: tuple(value) if key == "betas" else value for key, value in group.items()}
-        for group in meta["param_groups"]
-    ]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def rng_state(
-    **generators: np.random.Generator | torch.Generator,
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The state of torch's own random numbers (also of the GPUs in use) and of the ``generators`` given by name.
-
-    >>> generator = np.random.default_rng(0)
-    >>> tensors, meta = rng_state(replay=generator)
-    >>> first = generator.random(), torch.rand(())
-    >>> restore_rng(tensors, meta, replay=generator)
-    >>> first == (generator.random(), torch.rand(()))
-    True
-    """
-    tensors = {"rng.torch": torch.get_rng_state()}
-    if torch.cuda.is_initialized():  # asking an unused GPU would start it
-        tensors |= {f"rng.cuda.{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
-    numpy_states = {}
-    for name, generator in generators.items():
-        if isinstance(generator, torch.Generator):
-            tensors[f"rng.generator.{name}"] = generator.get_state()
-        else:
-            numpy_states[name] = generator.bit_generator.state
-    return tensors, json.loads(encode_json("rng", {"numpy": numpy_states}))
-
-
-def restore_rng(
-    tensors: Mapping[str, torch.Tensor],
-    meta: dict[str, Any],
-    **generators: np.random.Generator | torch.Generator,
-) -> None:
-    """Bring back what ``rng_state`` returned for the same ``generators``; ``tensors`` may hold others beside them."""
-    for name, generator in generators.items():
-        known = f"rng.generator.{name}" in tensors if isinstance(generator, torch.Generator) else name in meta["numpy"]
-        if not known:
-            raise ValueError(f"no state was saved for the generator {name!r}")
-    torch.set_rng_state(tensors["rng.torch"])
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            if (state := tensors.get(f"rng.cuda.{index}")) is not None:
-                torch.cuda.set_rng_state(state, index)
-    for name, generator in generators.items():
-        if isinstance(generator, torch.Generator):
-            generator.set_state(tensors[f"rng.generator.{name}"])
-        else:
-            generator.bit_generator.state = meta["numpy"][name]

@@ -1,4 +1,4 @@
-"""Environments as the agents see them: one flat float32 observation, actions in [-1, 1], raw rewards, exact resume.
+"""Environments as the agents see them: flat float32 observations, actions in [-1, 1], raw rewards, a method's wrappers.
 
 >>> env = make_env("Pendulum-v1")
 >>> env.observation_space, env.action_space
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import functools
 import os
-import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeGuard
+from collections.abc import Callable
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -21,19 +20,30 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import RecordEpisodeStatistics, RecordVideo
 
-from taac_wrappers.training.engines import BadObservation, Engine, EnvByEnv, LocalEnv, PooledEnvs, WorkerEnv
+from taac_wrappers._repeat import executed_action_space
+from taac_wrappers.training.engines import BadObservation, Engine, EnvByEnv, LocalEnv, WorkerEnv
 from taac_wrappers.training.faults import WatchedEnvs
+from taac_wrappers.training.resumable import ReplayableEnv
+from taac_wrappers.training.structure import Structure, mapped
 from taac_wrappers.training.tasks import check_simulators, make_kwargs_for, resolve_env_id
 
 GOAL_CLIP = 200.0
-"""Goal observations are clipped to +-this, as in the paper's Manipulation tasks."""
+"""Observations of goal environments are clipped to +-this, as in the paper's Manipulation tasks."""
 
-_GOAL_KEYS = ("observation", "desired_goal")
 _BIPEDAL_WALKER = "gymnasium.envs.box2d.bipedal_walker:BipedalWalker"
+
+Wrap = Callable[[gym.Env], gym.Env]
+"""A method's environment side: puts its wrappers around an environment."""
+
+
+def no_wrappers(env: gym.Env) -> gym.Env:
+    """The environment side of a method that has none."""
+    return env
 
 
 def make_env(
     env_id: str,
+    wrap: Wrap = no_wrappers,
     *,
     render_mode: str | None = None,
     video_folder: str | os.PathLike[str] | None = None,
@@ -42,11 +52,12 @@ def make_env(
     """Build one environment for training or evaluation.
 
     From the inside out: the environment with the paper's arguments, a video of every episode (if asked for), statistics
-    of raw returns (``info["episode"]`` at an episode's end), flat float32 observations, actions in [-1, 1]. What the
-    environment reports in ``info``, such as ``is_success``, passes through.
+    of raw returns (``info["episode"]`` at an episode's end), flat float32 observations, actions in [-1, 1], and the
+    method's own wrappers. What the environment reports in ``info``, such as ``is_success``, passes through.
 
     Args:
         env_id: any Gymnasium id with bounded Box actions; an outdated version is replaced with a warning.
+        wrap: puts the method's wrappers around it.
         render_mode: as in ``gym.make``.
         video_folder: where a video of every episode is written; ``render_mode`` is then ``"rgb_array"``.
         **make_kwargs: passed to ``gym.make``, above the task's own.
@@ -64,13 +75,14 @@ def make_env(
     if video_folder is not None:
         env = RecordVideo(env, os.fspath(video_folder), episode_trigger=_every_episode, disable_logger=True)
     env = RecordEpisodeStatistics(env)
-    env = GoalObservation(env) if _has_goal(env.observation_space) else FlatObservation(env)
-    return UnitAction(env)
+    env = FlatObservation(env, clip=GOAL_CLIP if has_goal(env.observation_space) else None)
+    return wrap(UnitAction(env))
 
 
 def make_vector_env(
     env_id: str,
     num_envs: int,
+    wrap: Wrap = no_wrappers,
     *,
     engine: Literal["sync", "async", "envpool"] = "sync",
     on_error: Literal["stop", "restart"] = "stop",
@@ -85,6 +97,7 @@ def make_vector_env(
     Args:
         env_id: as in :func:`make_env`.
         num_envs: how many.
+        wrap: puts the method's wrappers around each of them; around envpool's go their vector versions.
         engine: ``"sync"``: one after the other in this process; ``"async"``: each in a worker process, which can be
             given up if it hangs; both can be resumed exactly. ``"envpool"``: fast, in its own physics, not resumable
             within an episode.
@@ -106,25 +119,26 @@ def make_vector_env(
     if on_error not in ("stop", "restart"):
         raise ValueError(f"on_error must be 'stop' or 'restart', got {on_error!r}")
     env_id = resolve_env_id(env_id)  # here: one warning, not many
-    return WatchedEnvs(_make_engine(engine, env_id, num_envs, timeout), env_id, on_error=on_error, seed=seed)
-
-
-def _make_engine(engine: str, env_id: str, num_envs: int, timeout: float) -> Engine:
-    probe = make_env(env_id)
+    probe = make_env(env_id, wrap)
     probe.close()
-    observation_space, action_space = probe.observation_space, probe.action_space
-    assert isinstance(observation_space, spaces.Box)
-    assert isinstance(action_space, spaces.Box)
+    return WatchedEnvs(
+        _make_engine(engine, env_id, num_envs, wrap, probe, timeout),
+        env_id,
+        executed_action_space(probe),
+        reports=probe.has_wrapper_attr("executed_action_space"),
+        on_error=on_error,
+        seed=seed,
+    )
+
+
+def _make_engine(engine: str, env_id: str, num_envs: int, wrap: Wrap, probe: gym.Env, timeout: float) -> Engine:
     if engine == "envpool":
-        return PooledEnvs(
-            env_id,
-            num_envs,
-            observation_space,
-            action_space,
-            flatten=_flat_rows,
-            make_kwargs=make_kwargs_for(env_id),
-        )
-    make_one = functools.partial(_make_replayable_env, env_id, gym.spec(env_id))
+        from taac_wrappers.training.pool import PooledEnvs
+
+        one = make_env(env_id)
+        clip = GOAL_CLIP if has_goal(one.observation_space) else None
+        return PooledEnvs(env_id, num_envs, one, wrap, clip=clip, make_kwargs=make_kwargs_for(env_id))
+    make_one = functools.partial(_make_replayable_env, env_id, gym.spec(env_id), wrap)
     host: Callable[[], LocalEnv | WorkerEnv]
     if engine == "sync":
         host = functools.partial(LocalEnv, make_one)
@@ -132,52 +146,62 @@ def _make_engine(engine: str, env_id: str, num_envs: int, timeout: float) -> Eng
         host = functools.partial(WorkerEnv, make_one, timeout)
     else:
         raise ValueError(f"engine must be 'sync', 'async' or 'envpool', got {engine!r}")
-    return EnvByEnv(host, num_envs, observation_space, action_space)
+    return EnvByEnv(host, num_envs, probe.observation_space, probe.action_space)
 
 
-class GoalObservation(gym.ObservationWrapper, RecordConstructorArgs):
-    """``observation`` and ``desired_goal`` of a goal environment as one float32 vector, clipped to +-:data:`GOAL_CLIP`.
+def random_action(rng: np.random.Generator, space: spaces.Space) -> Structure:
+    """A uniform action of a space: of a bounded Box, of discrete choices, or of a Dict of such.
 
-    ``achieved_goal`` is left out: it is part of the observation already.
+    >>> space = spaces.Dict(action=spaces.Box(-1, 1, (3, 2)), switch=spaces.MultiDiscrete([2, 2, 2]))
+    >>> action = random_action(np.random.default_rng(0), space)
+    >>> space.contains(action), action["switch"]
+    (True, array([1, 1, 1]))
     """
 
-    def __init__(self, env: gym.Env):
-        RecordConstructorArgs.__init__(self)
-        gym.ObservationWrapper.__init__(self, env)
-        if not _has_goal(env.observation_space):
-            raise ValueError(
-                f"env must observe a Dict with Box observation and desired_goal, got {env.observation_space}"
-            )
-        self._parts: dict[str, Any] = {key: env.observation_space[key] for key in _GOAL_KEYS}
-        size = sum(spaces.flatdim(part) for part in self._parts.values())
-        self.observation_space = spaces.Box(-GOAL_CLIP, GOAL_CLIP, (size,), np.float32)
+    def uniform(part: Any) -> np.ndarray:
+        if isinstance(part, spaces.Box):
+            return rng.uniform(part.low, part.high).astype(part.dtype)
+        return rng.integers(part.start, part.start + part.nvec, dtype=part.dtype)
 
-    def observation(self, observation: dict[str, np.ndarray]) -> np.ndarray:
-        """Join the two vectors."""
-        joined = np.concatenate([np.ravel(_fitting(part, observation[key])) for key, part in self._parts.items()])
-        return joined.clip(-GOAL_CLIP, GOAL_CLIP).astype(np.float32)
+    return mapped(uniform, space)
 
 
 class FlatObservation(gym.ObservationWrapper, RecordConstructorArgs):
-    """Any observation that Gymnasium can flatten as one float32 vector, always a copy."""
+    """Observations that Gymnasium can flatten as float32 vectors, always copies: one, or one per entry of a Dict."""
 
-    def __init__(self, env: gym.Env):
-        RecordConstructorArgs.__init__(self)
+    def __init__(self, env: gym.Env, *, clip: float | None = None):
+        """Wrap ``env``; with ``clip`` all numbers are clipped to +-that."""
+        RecordConstructorArgs.__init__(self, clip=clip)
         gym.ObservationWrapper.__init__(self, env)
-        flat = spaces.flatten_space(env.observation_space)
+        inner = env.observation_space
+        self._clip = clip
+        # Kept: asking for a space at every step asks all wrappers.
+        self._inner = dict(inner.spaces) if isinstance(inner, spaces.Dict) else inner
+        self._flat = _by_entry(self._flat_space, self._inner)
+        self.observation_space = spaces.Dict(self._flat) if isinstance(self._flat, dict) else self._flat
+
+    def _flat_space(self, space: spaces.Space) -> spaces.Box:
+        flat = spaces.flatten_space(space)
         if not isinstance(flat, spaces.Box):
-            raise ValueError(f"env must have observations of a fixed size, got {env.observation_space}")
+            raise ValueError(f"env must have observations of a fixed size, got {space}")
         with np.errstate(over="ignore"):  # bounds such as the largest float64 become infinite
             low, high = flat.low.astype(np.float32), flat.high.astype(np.float32)
-        self.observation_space = self._flat_space = spaces.Box(low, high, dtype=np.float32)
-        self._inner_space = env.observation_space  # at every step it would be asked of all wrappers inside
+        if self._clip is not None:
+            low, high = low.clip(-self._clip, self._clip), high.clip(-self._clip, self._clip)
+        return spaces.Box(low, high, dtype=np.float32)
 
-    def observation(self, observation: Any) -> np.ndarray:
+    def observation(self, observation: Any) -> Structure:
         """Flatten and convert."""
-        space = self._inner_space
+        if isinstance(self._inner, dict) and not isinstance(observation, dict):
+            raise BadObservation(f"observed a {type(observation).__name__} instead of a dict of {list(self._inner)}")
+        return _by_entry(self._flattened, self._inner, self._flat, observation)
+
+    def _flattened(self, space: spaces.Space, flat: spaces.Box, observation: Any) -> np.ndarray:
         if isinstance(space, spaces.Box):
-            return _fitting(space, observation).astype(np.float32).ravel()
-        return _fitting(self._flat_space, np.asarray(spaces.flatten(space, observation), dtype=np.float32))
+            vector = _fitting(space, observation).astype(np.float32).ravel()
+        else:
+            vector = _fitting(flat, np.asarray(spaces.flatten(space, observation), dtype=np.float32))
+        return vector if self._clip is None else vector.clip(-self._clip, self._clip)
 
 
 class UnitAction(gym.ActionWrapper, RecordConstructorArgs):
@@ -226,136 +250,19 @@ class FreshBox2DWorld(gym.Wrapper, RecordConstructorArgs):
         return self.env.reset(seed=seed, options=options)
 
 
-class ReplayableEnv(gym.Wrapper, RecordConstructorArgs):
-    """Makes a deterministic environment exactly resumable in the middle of an episode, with plain data and no pickle.
-
-    It keeps the random generator's state from just before the last reset and every action since. Restoring puts the
-    state back, resets, and replays the actions, which also rebuilds the state of every wrapper inside. It needs an
-    environment whose randomness is all in ``unwrapped.np_random`` and whose reset leaves nothing behind of earlier
-    episodes. The observation after the replay is compared with the recorded one bit by bit: a difference that is not
-    visible there goes unnoticed. The record grows by one action per frame until the episode ends.
-
-    >>> env = ReplayableEnv(make_env("Pendulum-v1"))
-    >>> _ = env.reset(seed=1)
-    >>> action = np.array([0.5], np.float32)
-    >>> _ = env.step(action)
-    >>> state = env.episode_state()
-    >>> other = ReplayableEnv(make_env("Pendulum-v1"))
-    >>> observation, info, exact = other.restore(state)
-    >>> exact, bool((env.step(action)[0] == other.step(action)[0]).all())
-    (True, True)
-    """
-
-    def __init__(self, env: gym.Env):
-        RecordConstructorArgs.__init__(self)
-        gym.Wrapper.__init__(self, env)
-        if not isinstance(env.action_space, spaces.Box):
-            raise ValueError(f"env must have Box actions, got {env.action_space}")
-        self._actions = np.empty((64, *env.action_space.shape), env.action_space.dtype)
-        self._frames = 0
-        self._start: dict[str, Any] | None = None
-        self._last_observation: Any = None
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset, and begin a new record."""
-        start = {
-            "rng": None if seed is not None else self._rng_state(),  # a seed replaces the generator
-            "seed": seed,
-            "options": dict(options) if options else None,
-        }
-        observation, info = self.env.reset(seed=seed, options=options)
-        self._start, self._frames, self._last_observation = start, 0, observation
-        return observation, info
-
-    def step(self, action: np.ndarray) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step with a copy of ``action``, and record it."""
-        if self._frames == len(self._actions):
-            self._actions = np.concatenate([self._actions, np.empty_like(self._actions)])
-        self._actions[self._frames] = action
-        result = self.env.step(self._actions[self._frames].copy())
-        self._frames += 1  # only now: a step that raised is not part of the episode
-        self._last_observation = result[0]
-        return result
-
-    def episode_state(self) -> dict[str, Any]:
-        """Everything :meth:`restore` needs: values that JSON knows, and two arrays.
-
-        Returns:
-            ``rng`` and ``seed`` (one of the two is None) and ``options`` of the last reset, ``rng_now``, ``actions``
-            ``[frames, *action shape]``, and ``observation``, the last one, flattened.
-        """
-        if self._start is None:
-            raise RuntimeError("episode_state() needs an episode: call reset() first")
-        return {
-            **self._start,
-            "rng_now": self._rng_state(),
-            "actions": self._actions[: self._frames].copy(),
-            "observation": self._flat(self._last_observation),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any], bool]:
-        """Go to where :meth:`episode_state` was taken, perhaps in another process.
-
-        Returns:
-            The observation, the info that came with it, and whether this is exactly that place. If the replay ends
-            elsewhere, there is a warning, and a new episode begins.
-        """
-        self._check(state)
-        observation, info = self._replay(state)
-        # Compared as bytes: -0.0 is not 0.0, and nan is itself.
-        same_observation = self._flat(observation).tobytes() == np.asarray(state["observation"]).tobytes()
-        exact = same_observation and self._frames == len(state["actions"])
-        self._set_rng_state(state["rng_now"])
-        if not exact:
-            warnings.warn(
-                f"{self} did not repeat its episode of {len(state['actions'])} frames exactly: starting a new one",
-                stacklevel=2,
-            )
-            observation, info = self.reset()
-        return observation, info, exact
-
-    def _replay(self, state: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        if state["rng"] is not None:
-            self._set_rng_state(state["rng"])
-        observation, info = self.reset(seed=state["seed"], options=state["options"])
-        for action in state["actions"]:
-            observation, _, terminated, truncated, info = self.step(action)
-            if terminated or truncated:  # either the recorded end, or the replay has gone astray
-                break
-        return observation, info
-
-    def _check(self, state: Mapping[str, Any]) -> None:
-        """Refuse a damaged state, or one of another environment, before anything changes."""
-        missing = [key for key in ("rng", "seed", "options", "rng_now", "actions", "observation") if key not in state]
-        if missing:
-            raise ValueError(f"state must hold {', '.join(missing)}, got only {sorted(state)}")
-        if (state["rng"] is None) == (state["seed"] is None):
-            raise ValueError(f"state must hold either rng or seed, got {state['rng']!r} and {state['seed']!r}")
-        shape = np.shape(state["actions"])
-        if shape != (*shape[:1], *self._actions.shape[1:]):
-            raise ValueError(f"state['actions'] must have shape {('frames', *self._actions.shape[1:])}, got {shape}")
-        size = spaces.flatdim(self.observation_space)
-        if np.shape(state["observation"]) != (size,):
-            raise ValueError(f"state['observation'] must have shape {(size,)}, got {np.shape(state['observation'])}")
-        for key in ("rng", "rng_now"):
-            if key == "rng_now" or state[key] is not None:
-                _check_rng_state(key, state[key], self.unwrapped.np_random.bit_generator)
-
-    def _flat(self, observation: Any) -> np.ndarray:
-        return np.asarray(spaces.flatten(self.observation_space, observation))
-
-    def _rng_state(self) -> dict[str, Any]:
-        return dict(self.unwrapped.np_random.bit_generator.state)
-
-    def _set_rng_state(self, state: Mapping[str, Any]) -> None:
-        self.unwrapped.np_random.bit_generator.state = state
-
-
-def _make_replayable_env(env_id: str, spec: EnvSpec) -> gym.Env:
+def _make_replayable_env(env_id: str, spec: EnvSpec, wrap: Wrap) -> gym.Env:
     """Build it, perhaps in a worker, where what a program has registered is not known."""
     if not str(spec.entry_point).startswith("gymnasium"):  # those are registered when they are imported
         gym.registry.setdefault(spec.id, spec)
-    return ReplayableEnv(make_env(env_id))
+    return ReplayableEnv(make_env(env_id, wrap))
+
+
+def _by_entry(function: Callable[..., Any], *structures: Structure) -> Structure:
+    """``function`` of each entry, or of the structures themselves; unlike `mapped` not of what is deeper inside."""
+    first = structures[0]
+    if not isinstance(first, dict):
+        return function(*structures)
+    return {key: function(*(structure[key] for structure in structures)) for key in first}
 
 
 def _fitting(space: spaces.Box, observation: Any) -> np.ndarray:
@@ -373,20 +280,7 @@ def _every_episode(episode: int) -> bool:
     return True
 
 
-def _flat_rows(observation: Any) -> np.ndarray:
-    """``[envs, size]`` of envpool's observations, as :class:`GoalObservation` or :class:`FlatObservation` has them."""
-    if not isinstance(observation, dict):
-        return np.reshape(observation, (len(observation), -1)).astype(np.float32)
-    rows = [np.reshape(observation[key], (len(observation[key]), -1)) for key in _GOAL_KEYS]
-    return np.concatenate(rows, axis=1).clip(-GOAL_CLIP, GOAL_CLIP).astype(np.float32)
-
-
-def _has_goal(space: spaces.Space) -> TypeGuard[spaces.Dict]:
-    return isinstance(space, spaces.Dict) and all(isinstance(space.get(key), spaces.Box) for key in _GOAL_KEYS)
-
-
-def _check_rng_state(key: str, state: Any, bit_generator: np.random.BitGenerator) -> None:
-    try:
-        type(bit_generator)().state = state  # on a generator that nobody uses
-    except (TypeError, ValueError, KeyError, OverflowError) as error:
-        raise ValueError(f"state[{key!r}] must be a state of {type(bit_generator).__name__}, got {state!r}") from error
+def has_goal(space: spaces.Space) -> bool:
+    """Whether observations are those of a goal environment."""
+    goal_keys = ("observation", "desired_goal")
+    return isinstance(space, spaces.Dict) and all(isinstance(space.get(key), spaces.Box) for key in goal_keys)

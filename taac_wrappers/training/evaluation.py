@@ -1,4 +1,4 @@
-"""Run a policy for some episodes and report how well it does and how much it repeats."""
+"""Run an agent for some episodes and report how well it does and how much it repeats."""
 
 from __future__ import annotations
 
@@ -7,30 +7,34 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
+from taac_wrappers.repeat_statistics import RepeatStatisticsWrapper
 from taac_wrappers.training.faults import check_finite, env_faults
-from taac_wrappers.training.metrics import afr
+from taac_wrappers.training.structure import mapped
 
 
-class Policy(Protocol):
-    """What is evaluated: maps one observation ``[size]`` to one action ``[size]`` and may remember its last action.
+class Agent(Protocol):
+    """What is evaluated: an observation of the environment gives an action of it, both batched."""
 
-    A policy that decides between acting and repeating also has ``switch``, an array whose single entry says what the
-    last call decided (0: it repeated). Without it, an action that equals the previous one bit by bit is a repetition.
-    """
-
-    def __call__(self, observation: np.ndarray) -> np.ndarray:
-        """Choose an action."""
-
-    def reset(self) -> None:
-        """Forget the previous episode."""
+    def act(self, observation: Any, deterministic: bool = False) -> Any:
+        """Choose actions; ``deterministic``: by the mode of every stage."""
 
 
-def evaluate(policy: Policy, env: gym.Env, episodes: int, *, seed: int) -> dict[str, Any]:
+def require_statistics(env: gym.Env) -> None:
+    """Raise ``ValueError`` if an environment does not report how much was repeated."""
+    layer = env
+    while not isinstance(layer, RepeatStatisticsWrapper):
+        if not isinstance(layer, gym.Wrapper):
+            raise ValueError(f"wrap(env) must hold a RepeatStatisticsWrapper, which reports repetition, got {env}")
+        layer = layer.env
+
+
+def evaluate(agent: Agent, env: gym.Env, episodes: int, *, seed: int) -> dict[str, Any]:
     """Play ``episodes`` episodes in ``env``, the first of them reset with ``seed``, so that equal calls agree.
 
     Args:
-        policy: the policy, in the mode it is to be judged in (TAAC: deterministic in both stages).
-        env: an environment of its own, from :func:`taac_wrappers.training.envs.make_env`: its rewards are the raw ones.
+        agent: judged by its mode (TAAC: deterministic in both stages).
+        env: an environment of its own, with the agent's wrappers and a `RepeatStatisticsWrapper` on top of them; its
+            rewards are the raw ones.
         episodes: how many.
         seed: of the first episode's reset; the environment's own randomness goes on from there.
 
@@ -43,65 +47,48 @@ def evaluate(policy: Policy, env: gym.Env, episodes: int, *, seed: int) -> dict[
     Raises:
         EnvFault: the environment raised, or returned something that is not finite.
 
+    >>> from taac_wrappers import RepeatStatisticsWrapper
     >>> from taac_wrappers.training.envs import make_env
     >>> class Hold:
-    ...     def __call__(self, observation):
-    ...         return np.ones(1, np.float32)
-    ...     def reset(self):
-    ...         pass
-    >>> result = evaluate(Hold(), make_env("Pendulum-v1"), episodes=2, seed=0)
+    ...     def act(self, observation, deterministic=False):
+    ...         return np.ones((len(observation), 1), np.float32)
+    >>> result = evaluate(Hold(), make_env("Pendulum-v1", RepeatStatisticsWrapper), episodes=2, seed=0)
     >>> result["length"], result["repeat_fraction"], result["afr"]
     (200.0, 0.995, 0.0)
     """
     if not isinstance(episodes, int) or isinstance(episodes, bool) or episodes < 1:
         raise ValueError(f"episodes must be a positive integer, got {episodes!r}")
-    played = [_play(policy, env, seed if episode == 0 else None) for episode in range(episodes)]
-    returns = [episode["return"] for episode in played]
-    lengths = [len(episode["actions"]) for episode in played]
-    frames, repeated = sum(lengths), sum(episode["repeated"] for episode in played)
+    played = [_play(agent, env, seed if episode == 0 else None) for episode in range(episodes)]
+    returns, infos = [episode_return for episode_return, _ in played], [info for _, info in played]
+    repeats = [info["repeat"] for info in infos]
+    frames = sum(repeat["frames"] for repeat in repeats)
+    new_frames = sum(round(repeat["frames"] * (1 - repeat["fraction"])) for repeat in repeats)
     result: dict[str, Any] = {
         "score": float(np.mean(returns)),
         "score_std": float(np.std(returns)),
-        "length": float(np.mean(lengths)),
+        "length": frames / episodes,
         "returns": returns,
-        "repeat_fraction": repeated / frames,
-        "apr": frames / max(frames - repeated, 1),  # finite, unlike metrics.apr, because it is logged and plotted
-        "afr": float(np.mean([afr(episode["actions"]) for episode in played])),
+        "repeat_fraction": 1 - new_frames / frames,
+        "apr": frames / max(new_frames, 1),  # finite, unlike metrics.apr, because it is logged and plotted
+        "afr": float(np.mean([repeat["afr"] for repeat in repeats])),
     }
-    successes = [episode["success"] for episode in played if episode["success"] is not None]
-    if successes:
-        result["success"] = float(np.mean(successes))
+    if all("is_success" in info for info in infos):
+        result["success"] = float(np.mean([info["is_success"] for info in infos]))
     return result
 
 
-def _play(policy: Policy, env: gym.Env, seed: int | None) -> dict[str, Any]:
-    """One episode: its return, actions ``[frames, size]``, repeated frames, and success (None: not reported)."""
+def _play(agent: Agent, env: gym.Env, seed: int | None) -> tuple[float, dict[str, Any]]:
+    """One episode: its return, and the info of its last step."""
     with env_faults():
         observation, _ = env.reset(seed=seed)
         check_finite(observation)
-    policy.reset()
-    actions: list[np.ndarray] = []
-    episode_return, repeated, done = 0.0, 0, False
+    episode_return, done = 0.0, False
     while not done:
-        action = np.array(policy(observation))  # a copy: a policy may write the next action into the same array
-        repeated += _repeats(policy, action, actions)
-        actions.append(action)
+        batch = mapped(lambda part: np.asarray(part)[None], observation)
+        action = mapped(lambda part: part[0], agent.act(batch, deterministic=True))
         with env_faults():
             observation, reward, terminated, truncated, info = env.step(action)
             check_finite(observation, reward)
         episode_return += float(reward)
         done = terminated or truncated
-    success = info.get("is_success")
-    return {
-        "return": episode_return,
-        "actions": np.stack(actions),
-        "repeated": repeated,
-        "success": None if success is None else float(success),
-    }
-
-
-def _repeats(policy: Policy, action: np.ndarray, earlier: list[np.ndarray]) -> bool:
-    switch = getattr(policy, "switch", None)
-    if switch is not None:
-        return not np.asarray(switch).item()
-    return bool(earlier) and action.tobytes() == earlier[-1].tobytes()
+    return episode_return, info

@@ -1,8 +1,9 @@
 """Sequence replay: per-env streams of time slots from which windows of transitions are drawn.
 
 A stream is a ring of slots. Slot ``t`` holds the observation ``s_t`` and, once the env has been stepped, the action
-taken there, the switch, the reward that followed and whether that step ended the episode. The next observation of
-slot ``t`` is simply the observation of slot ``t + 1``, so each one is stored once. An episode's final observation has
+executed there, whether it repeated the one before, the reward that followed, the factor to bootstrap with, and whether
+that step ended the episode. The next observation of slot ``t`` is simply the observation of slot ``t + 1``, so each one
+is stored once. An episode's final observation has
 a slot of its own, where no transition starts; the next episode begins in the slot after it.
 """
 
@@ -17,8 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from taac_wrappers.training.finite import all_finite
-
-Observation = Any  # an array, or a dict of arrays for Dict spaces
+from taac_wrappers.training.structure import Structure, mapped, named
 
 FIRST, FINAL, TERMINATED, TRUNCATED, REPEATED = (np.uint8(1 << bit) for bit in range(5))
 
@@ -27,24 +27,21 @@ FIRST, FINAL, TERMINATED, TRUNCATED, REPEATED = (np.uint8(1 << bit) for bit in r
 class Windows:
     """``B`` windows of up to ``N`` transitions; matrices are time-major ``[N, B]``, zero where ``valid`` is false.
 
-    ``node_*`` describe the next states ``s_{k+1}`` of all valid transitions in row-major order: the first ``B`` nodes
-    are those of row 0. ``observation``, ``action``, ``prev_action`` and ``first`` describe the transitions to be
-    trained on: row 0 (``train_on="first"``), or all valid ones in the order of the nodes (``"all"``).
+    ``next_observation`` holds the next states ``s_{k+1}`` of all valid transitions in row-major order: the first ``B``
+    are those of row 0. ``observation`` and ``action`` describe the transitions to be trained on: row 0
+    (``train_on="first"``), or all valid ones in the order of the next states (``"all"``).
     """
 
-    observation: Observation  # [M, ...] s_k
+    observation: Structure  # [M, ...] s_k
     action: np.ndarray  # [M, A] a_k, as executed
-    prev_action: np.ndarray  # [M, A] a_{k-1}, at the start of an episode zeros (clipped into the space)
-    first: np.ndarray  # [M] whether s_k starts an episode
+    next_observation: Structure  # [K, ...] s_{k+1}
     reward: np.ndarray  # [N, B] raw
+    discount: np.ndarray  # [N, B] the factor to bootstrap with
     terminated: np.ndarray  # [N, B]
     truncated: np.ndarray  # [N, B]
     repeated: np.ndarray  # [N, B] the behaviour repeated a_k at s_{k+1}, and row k + 1 records it
     valid: np.ndarray  # [N, B]
-    node_index: np.ndarray  # [nodes] flat position in [N, B]
-    node_observation: Observation  # [nodes, ...] s_{k+1}
-    node_action: np.ndarray  # [nodes, A] a_k, the previous action at s_{k+1}
-    node_ended: np.ndarray  # [nodes] nobody acts at s_{k+1}: the episode was over
+    index: np.ndarray  # [K] flat position of each valid transition in [N, B]
 
 
 class SequenceReplay:
@@ -59,9 +56,10 @@ class SequenceReplay:
 
     >>> replay = SequenceReplay(spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (1,)), capacity=10, num_envs=1, seed=0)
     >>> replay.start(np.array([[0.1]]))
+    >>> no = np.array([False])
     >>> for step in range(3):
-    ...     replay.add(np.array([[0.5]]), np.array([step == 0]), np.array([1.0]), np.array([False]), np.array([False]),
-    ...                np.array([[0.2 + 0.1 * step]]))
+    ...     replay.add(np.array([[0.5]]), np.array([1.0]), no, no, np.array([[0.2 + 0.1 * step]]),
+    ...                repeated=np.array([step > 0]), discount=np.array([0.99]))
     >>> len(replay)
     3
     >>> windows = replay.sample(batch_size=1, window=3)
@@ -83,12 +81,12 @@ class SequenceReplay:
         if capacity < 3 * num_envs:
             raise ValueError(f"capacity must be at least 3 frames per env, got {capacity!r} for {num_envs} envs")
         self.num_envs = num_envs
-        self.length = capacity // num_envs + 2  # the current observation, and the slot that a wrapped ring gives up
+        self.length = capacity // num_envs + 1  # and the current observation
         slots = num_envs * self.length
         self._observation = _allocate(observation_space, slots)
         self._action = np.zeros((slots, *action_space.shape), np.float32)
-        self._initial_action = np.clip(0, action_space.low, action_space.high).astype(np.float32)
         self._reward = np.zeros(slots, np.float32)
+        self._discount = np.zeros(slots, np.float32)
         self._flags = np.zeros(slots, np.uint8)
         self._head = np.zeros(num_envs, np.int64)  # slots completed: where the current observation stands
         self._all_envs = np.arange(num_envs)
@@ -98,7 +96,7 @@ class SequenceReplay:
         self._even_shares = np.empty(0, np.int64)
         self.rng = np.random.default_rng(seed)
 
-    def start(self, observation: Observation, mask: np.ndarray | None = None) -> None:
+    def start(self, observation: Structure, mask: np.ndarray | None = None) -> None:
         """Begin an episode in every env, or in those of ``mask``, with its first observation ``[num_envs, ...]``."""
         envs = np.arange(self.num_envs) if mask is None else np.flatnonzero(_flags("mask", mask, self.num_envs))
         ended = (self._flags[self._current(envs)] & FINAL) != 0
@@ -114,26 +112,37 @@ class SequenceReplay:
     def add(
         self,
         action: np.ndarray,
-        switch: np.ndarray,
         reward: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
-        next_observation: Observation,
+        next_observation: Structure,
+        *,
+        repeated: np.ndarray,
+        discount: np.ndarray,
     ) -> None:
-        """Record one step of every env; at an episode's end ``next_observation`` is its true final one."""
+        """Record one step of every env.
+
+        Args:
+            action: what was executed, ``[num_envs, A]``.
+            reward, terminated, truncated: of the step, ``[num_envs]``.
+            next_observation: what it led to; at an episode's end its true final observation.
+            repeated: whether the action was the previous one once more, ``[num_envs]``.
+            discount: the factor to bootstrap with: gamma, or less for a decision of several frames, ``[num_envs]``.
+        """
         current = self._base + self._head % self.length
         flags = self._flags[current]
         if not self._started.all() or np.count_nonzero(flags & FINAL):
             raise ValueError("add: every env must have been started and not ended")
         action = _fitting("action", action, self._action, self.num_envs)
-        switch = _flags("switch", switch, self.num_envs)
         reward = _fitting("reward", reward, self._reward, self.num_envs)
+        repeated = _flags("repeated", repeated, self.num_envs)
+        discount = _fitting("discount", discount, self._discount, self.num_envs)
         terminated = _flags("terminated", terminated, self.num_envs)
         truncated = _flags("truncated", truncated, self.num_envs)
         observation = _fitting_observation("next_observation", next_observation, self._observation, self.num_envs)
         self._action[current] = action
-        self._reward[current] = reward
-        self._flags[current] = flags | terminated * TERMINATED | truncated * TRUNCATED | ~switch * REPEATED
+        self._reward[current], self._discount[current] = reward, discount
+        self._flags[current] = flags | terminated * TERMINATED | truncated * TRUNCATED | repeated * REPEATED
         self._head += 1
         current = self._base + self._head % self.length
         self._flags[current] = (terminated | truncated) * FINAL
@@ -164,9 +173,9 @@ class SequenceReplay:
             oldest += 1  # no transition starts there, and there would be no end to drawing if it were alone
         # One round further than the slots require: these times are new, and so saving sees that the slots are too.
         shift = head - first + self.length
-        earlier = np.arange(max(oldest - 1, 0), first)  # the slot before a transition holds its previous action
+        earlier = np.arange(oldest, first)
         source, target = self._flat(env, earlier), self._flat(env, earlier + shift)
-        for storage in self._storages():
+        for storage in self._storages().values():
             storage[target] = storage[source]
         self._head[env], self._intact_from[env] = head + self.length, oldest + shift
         self._started[env] = False  # the next start takes the current slot
@@ -223,35 +232,30 @@ class SequenceReplay:
             position[k, column] = slot
 
         valid = position >= 0
-        node_index = valid.reshape(-1).nonzero()[0]
-        transition = position.reshape(-1)[node_index]
-        node_flags = self._flags[transition]
-        flags = np.zeros((window, batch_size), np.uint8)
-        reward = np.zeros((window, batch_size), np.float32)
-        flags.reshape(-1)[node_index] = node_flags
-        reward.reshape(-1)[node_index] = self._reward[transition]
-        repeated = np.zeros((window, batch_size), bool)
-        repeated[:-1] = flags[1:] & REPEATED != 0
-
+        index = valid.reshape(-1).nonzero()[0]
+        transition = position.reshape(-1)[index]
         trained = transition if train_on == "all" else transition[:batch_size]
-        first = node_flags[: len(trained)] & FIRST != 0
-        action = _read(self._action, transition)
-        prev_action = _read(self._action, self._previous_slot(trained))
-        prev_action[first] = self._initial_action
+
+        def rows(storage: np.ndarray) -> np.ndarray:
+            """``[N, B]``: of every valid transition what is stored in its slot."""
+            values = np.zeros(valid.shape, storage.dtype)
+            values.reshape(-1)[index] = storage[transition]
+            return values
+
+        flags = rows(self._flags)
+        repeated = np.zeros(valid.shape, bool)
+        repeated[:-1] = flags[1:] & REPEATED != 0
         return Windows(
             observation=_read(self._observation, trained),
-            action=action[: len(trained)],
-            prev_action=prev_action,
-            first=first,
-            reward=reward,
+            action=_read(self._action, trained),
+            next_observation=_read(self._observation, self._next_slot(transition)),
+            reward=rows(self._reward),
+            discount=rows(self._discount),
             terminated=flags & TERMINATED != 0,
             truncated=flags & TRUNCATED != 0,
             repeated=repeated,
             valid=valid,
-            node_index=node_index,
-            node_observation=_read(self._observation, self._next_slot(transition)),
-            node_action=action,
-            node_ended=node_flags & (TERMINATED | TRUNCATED) != 0,
+            index=index,
         )
 
     def _draw_starts(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -293,8 +297,8 @@ class SequenceReplay:
         return env
 
     def _oldest(self) -> np.ndarray:
-        """Absolute time of each env's oldest transition whose previous slot is still there."""
-        return np.maximum(self._head - (self.length - 2), self._intact_from)
+        """Absolute time of each env's oldest slot."""
+        return np.maximum(self._head - (self.length - 1), self._intact_from)
 
     def _flat(self, env: np.ndarray | int, time: np.ndarray) -> np.ndarray:
         return self._base[env] + time % self.length
@@ -318,18 +322,12 @@ class SequenceReplay:
         """What was recorded after the cursor ``since`` (None: all that is kept), and the cursor after it."""
         # The newest transition is saved again: interrupt() may have marked it since.
         after = self._head - self.length + 1 if since is None else self._cursor_head(since) - 1
-        after = np.maximum(np.maximum(after, self._head - self.length + 1), np.maximum(self._intact_from - 1, 0))
+        after = np.maximum(after, self._oldest())
         slots = np.concatenate(
             [self._flat(np.array([env]), np.arange(after[env], self._head[env] + 1)) for env in range(self.num_envs)]
         )
         arrays = {"from": after, "head": self._head.copy(), "started": self._started.copy()}
-        arrays |= {"action": self._action[slots], "reward": self._reward[slots], "flags": self._flags[slots]}
-        observation = _read(self._observation, slots)
-        arrays |= (
-            {f"observation.{key}": value for key, value in observation.items()}
-            if isinstance(observation, dict)
-            else {"observation": observation}
-        )
+        arrays |= {name: storage[slots] for name, storage in self._storages().items()}
         return arrays, {"head": self._head.tolist()}
 
     def load_chunks(self, chunks: Iterable[tuple[dict[str, np.ndarray], dict]]) -> None:
@@ -351,18 +349,17 @@ class SequenceReplay:
     def _emptied(self) -> SequenceReplay:
         """The same replay with nothing in it and memory of its own, which the system provides as it is written."""
         empty = copy(self)
-        storage = self._observation
-        is_dict = isinstance(storage, dict)
-        empty._observation = {key: _zeros(part) for key, part in storage.items()} if is_dict else _zeros(storage)
+        empty._observation = mapped(_zeros, self._observation)
         empty._action, empty._reward, empty._flags = _zeros(self._action), _zeros(self._reward), _zeros(self._flags)
+        empty._discount = _zeros(self._discount)
         empty._head, empty._started = _zeros(self._head), _zeros(self._started)
         empty._intact_from = _zeros(self._intact_from)
         return empty
 
     def _checked_chunk(self, chunk: Any) -> dict[str, Any]:
         """The arrays of a chunk, of the shapes and dtypes that they must have."""
-        parts = {f"observation.{key}" for key in self._observation} if isinstance(self._observation, dict) else set()
-        names = {"from", "head", "started", "action", "reward", "flags"} | (parts or {"observation"})
+        storages = self._storages()
+        names = {"from", "head", "started"} | storages.keys()
         if not isinstance(chunk, Mapping) or chunk.keys() != names:
             got = sorted(map(str, chunk)) if isinstance(chunk, Mapping) else chunk
             raise ValueError(f"chunk must hold {sorted(names)}, got {got!r}")
@@ -377,20 +374,11 @@ class SequenceReplay:
         if np.any((after < 0) | (size < 1) | (size > self.length) | (head < self._head)):
             raise ValueError(f"chunk['from'] and chunk['head'] must be slots in order, got {after} and {head}")
         checked = {"from": after, "head": head, "started": _flags("chunk['started']", chunk["started"], self.num_envs)}
-        for name in names - checked.keys():
-            if getattr(chunk[name], "dtype", None) != self._storage(name).dtype:
-                raise ValueError(f"chunk[{name!r}] must have dtype {self._storage(name).dtype}, got {chunk[name]!r}")
-            checked[name] = _fitting(f"chunk[{name!r}]", chunk[name], self._storage(name), int(size.sum()))
+        for name, storage in storages.items():
+            if getattr(chunk[name], "dtype", None) != storage.dtype:
+                raise ValueError(f"chunk[{name!r}] must have dtype {storage.dtype}, got {chunk[name]!r}")
+            checked[name] = _fitting(f"chunk[{name!r}]", chunk[name], storage, int(size.sum()))
         return checked
-
-    def _storage(self, name: str) -> np.ndarray:
-        """Where the array of this name in a chunk belongs."""
-        if name == "observation":
-            return self._observation
-        if name.startswith("observation."):
-            return self._observation[name.removeprefix("observation.")]
-        storage: dict[str, np.ndarray] = {"action": self._action, "reward": self._reward, "flags": self._flags}
-        return storage[name]
 
     def _put(self, chunk: dict[str, Any]) -> None:
         """Write the arrays of a checked chunk into their slots."""
@@ -400,11 +388,10 @@ class SequenceReplay:
                 for env in range(self.num_envs)
             ]
         )
-        for name in chunk.keys() - {"from", "head", "started"}:
-            self._storage(name)[slots] = chunk[name]
+        for name, storage in self._storages().items():
+            storage[slots] = chunk[name]
         self._mark_interrupted(chunk)
-        # Without the slots between, the first transition has lost its previous action.
-        self._intact_from = np.where(chunk["from"] > self._head, chunk["from"] + 1, self._intact_from)
+        self._intact_from = np.where(chunk["from"] > self._head, chunk["from"], self._intact_from)
         self._head, self._started = chunk["head"].copy(), chunk["started"].copy()
 
     def _mark_interrupted(self, chunk: dict[str, Any]) -> None:
@@ -421,7 +408,7 @@ class SequenceReplay:
     def _require_sound(self, env: int) -> None:
         """Raise unless the flags of one stream tell of episodes: windows and draws rely on it."""
         head = self._head[env]
-        kept = np.arange(max(head - self.length + 1, self._intact_from[env]), head + 1)
+        kept = np.arange(self._oldest()[env], head + 1)
         flags = self._flags[self._flat(np.array([env]), kept)]
         first, final = flags & FIRST != 0, flags & FINAL != 0
         ended = flags & (TERMINATED | TRUNCATED) != 0
@@ -453,11 +440,12 @@ class SequenceReplay:
     @property
     def nbytes(self) -> int:
         """Memory of all arrays."""
-        return sum(array.nbytes for array in self._storages())
+        return sum(array.nbytes for array in self._storages().values())
 
-    def _storages(self) -> list[np.ndarray]:
-        observations = self._observation.values() if isinstance(self._observation, dict) else [self._observation]
-        return [*observations, self._action, self._reward, self._flags]
+    def _storages(self) -> dict[str, np.ndarray]:
+        """All that is kept of every slot, under the names of a chunk."""
+        others = {"action": self._action, "reward": self._reward, "discount": self._discount, "flags": self._flags}
+        return {**named("observation", self._observation), **others}
 
 
 def _check_sample(batch_size: int, window: int, follow: str, train_on: str) -> None:
@@ -472,28 +460,26 @@ def _check_sample(batch_size: int, window: int, follow: str, train_on: str) -> N
         raise ValueError(f"train_on must be 'first' or 'all', got {train_on!r}")
 
 
-def _allocate(space: spaces.Space, slots: int) -> Observation:
-    if isinstance(space, spaces.Dict):
-        return {key: _allocate(part, slots) for key, part in space.spaces.items()}
-    if not isinstance(space, spaces.Box):
-        raise TypeError(f"observation_space must be a Box or a Dict of Boxes, got {space}")
-    dtype = np.float32 if np.issubdtype(space.dtype, np.floating) else space.dtype
-    return np.zeros((slots, *space.shape), dtype)
+def _allocate(space: spaces.Space, slots: int) -> Structure:
+    def storage(part: spaces.Space) -> np.ndarray:
+        if not isinstance(part, spaces.Box):
+            raise TypeError(f"observation_space must be a Box or a Dict of Boxes, got {space}")
+        dtype = np.float32 if np.issubdtype(part.dtype, np.floating) else part.dtype
+        return np.zeros((slots, *part.shape), dtype)
+
+    return mapped(storage, space)
 
 
-def _read(storage: Observation, slots: np.ndarray) -> Observation:
+def _read(storage: Structure, slots: np.ndarray) -> Structure:
     """Copies of these rows; ``take`` copies whole rows in a quarter of the time of indexing."""
-    if isinstance(storage, dict):
-        return {key: value.take(slots, axis=0) for key, value in storage.items()}
-    return storage.take(slots, axis=0)
+    return mapped(lambda part: part.take(slots, axis=0), storage)
 
 
-def _write(storage: Observation, slots: np.ndarray, values: Observation) -> None:
-    if isinstance(storage, dict):
-        for key, value in storage.items():
-            value[slots] = values[key]
-    else:
-        storage[slots] = values
+def _write(storage: Structure, slots: np.ndarray, values: Structure) -> None:
+    def write(part: np.ndarray, rows: np.ndarray) -> None:
+        part[slots] = rows
+
+    mapped(write, storage, values)
 
 
 def _zeros(like: np.ndarray) -> np.ndarray:
@@ -538,8 +524,8 @@ def _fitting(name: str, value: Any, storage: np.ndarray, count: int, rows: np.nd
 
 
 def _fitting_observation(
-    name: str, value: Any, storage: Observation, count: int, rows: np.ndarray | None = None
-) -> Observation:
+    name: str, value: Any, storage: Structure, count: int, rows: np.ndarray | None = None
+) -> Structure:
     if not isinstance(storage, dict):
         return _fitting(name, value, storage, count, rows)
     if not isinstance(value, dict) or value.keys() != storage.keys():

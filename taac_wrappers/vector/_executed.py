@@ -18,14 +18,15 @@ from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, StepMasks, ad
 def executed_action_space(env: VectorEnv) -> gym.Space:
     """The space of one sub-environment's executed action.
 
-    A repeat wrapper names it in its attribute of the same name: vector wrappers are asked first, then the wrappers
-    around each sub-environment. Without one it is the action space itself, flattened if that is composite.
+    A repeat wrapper names it in its attribute of the same name: vector wrappers are asked first, then the vector
+    environment, then the wrappers around each sub-environment. Without one it is the action space itself, flattened if
+    that is composite.
     """
     layer: Any = env
-    while isinstance(layer, VectorWrapper):
-        if hasattr(layer, "executed_action_space"):
-            return layer.executed_action_space
+    while isinstance(layer, VectorWrapper) and not hasattr(layer, "executed_action_space"):
         layer = layer.env
+    if hasattr(layer, "executed_action_space"):
+        return layer.executed_action_space
     # Whether the attribute exists is asked before its value: a failed question would end an asynchronous worker.
     if hasattr(layer, "call") and all(layer.call("has_wrapper_attr", "executed_action_space")):
         return layer.get_attr("executed_action_space")[0]

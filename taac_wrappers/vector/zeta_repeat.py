@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import VectorEnv
 
-from taac_wrappers._exploration import ExploratoryHold, UniformStream
+from taac_wrappers._exploration import STATE_WORDS, ExploratoryHold, UniformStream
 from taac_wrappers._validation import (
     ActionCheck,
     require_bounded,
@@ -129,14 +129,16 @@ class ZetaRepeatWrapper(RepeatVectorWrapper):
         return result
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return what outlives an episode: the frames of each sub-environment, on which its schedule depends."""
-        return {"frames": self._frames.copy()}
+        """Return what outlives an episode, of each sub-environment: its frames so far and its random stream."""
+        return {"frames": self._frames.copy(), "stream": np.array([stream.state() for stream in self._uniforms])}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the frames of a `state_dict`; a bad one raises and changes nothing."""
-        frames = require_state(state, {"frames": (self.num_envs,)})["frames"]
+        """Go on with what `state_dict` returned; a bad one raises and changes nothing."""
+        shapes = {"frames": (self.num_envs,), "stream": (self.num_envs, STATE_WORDS)}
+        frames, streams = require_state(state, shapes).values()
         if (frames < 0).any() or (frames != frames.astype(np.int64)).any():
             raise ValueError(f"`state['frames']` must be integers >= 0, got {state['frames']!r}")
+        self._uniforms = [UniformStream.at(words) for words in streams]
         self._frames = frames.astype(np.int64)
 
     def _begin_episodes(self, mask: np.ndarray) -> None:

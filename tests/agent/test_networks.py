@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from slow_agents import inputs, make_agent, slow_actor, slow_critic
+from slow_agents import inputs, make_agent, observed, slow_actor, slow_critic, spaces_of
 
 from taac_wrappers.agent import SACAgent, TAACAgent
 
@@ -24,7 +24,7 @@ def as_tensors(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_actor_equals_an_explicit_network(kind):
     agent = make_agent(kind, log_std_min=-0.02, log_std_max=0.02)  # so that both clamps are at work
     observation, action = as_tensors(40)
-    mean, log_std = agent.actor(observation, action) if kind is TAACAgent else agent.actor(observation)
+    mean, log_std = agent.actor(observed(kind, observation, action))
     assert mean.shape == log_std.shape == (40, 2)
     for b in range(40):
         slow_mean, slow_std = slow_actor(agent, observation[b].numpy(), action[b].numpy())
@@ -40,7 +40,7 @@ def test_the_twin_critics_equal_explicit_networks():
     observation, action = as_tensors(20)
     with torch.no_grad():
         first, second = agent.critics(observation, action)
-        agent.critics.twins[0].head_bias -= (first - second).mean()  # so that each is the smaller one somewhere
+        agent.critics.twins[0].head.bias -= (first - second).mean()  # so that each is the smaller one somewhere
     q = agent.critics(observation, action)
     assert q.shape == (2, 20)
     for b in range(20):
@@ -52,7 +52,6 @@ def test_the_twin_critics_equal_explicit_networks():
 
 @pytest.mark.parametrize("rows", [1, 127, 128, 1024, 1025, 2500])
 def test_values_without_a_gradient_are_the_same(rows):
-    """However many there are: they go through the networks in pieces."""
     agent = make_agent(SACAgent)
     observation, action = as_tensors(rows)
     q = agent.critics(observation, action)
@@ -83,7 +82,8 @@ def test_the_twins_share_nothing(which):
 def test_the_networks_start_as_the_authors_did(kind):
     torch.manual_seed(0)
     observation_size, action_size, hidden = 40, 20, (256, 128)
-    agent = kind(spaces.Box(-1, 1, (observation_size,)), spaces.Box(-1, 1, (action_size,)), hidden=hidden)
+    boxes = spaces.Box(-1, 1, (observation_size,)), spaces.Box(-1, 1, (action_size,))
+    agent = kind(*spaces_of(kind, *boxes), hidden=hidden)
     with_prev_action = kind is TAACAgent
 
     def uniform(weight: torch.Tensor, bound: float) -> None:
@@ -99,11 +99,11 @@ def test_the_networks_start_as_the_authors_did(kind):
         truncated_normal(actor.embed.weight, 1 / math.sqrt(action_size))
     truncated_normal(actor.head.weight, 0.3 / math.sqrt(hidden[-1]))
     uniform(actor.hidden[0].weight, math.sqrt(6 / ((2 if with_prev_action else 1) * observation_size + hidden[0])))
-    uniform(actor.hidden[1].weight, math.sqrt(6 / (hidden[0] + hidden[1])))
+    uniform(actor.hidden[2].weight, math.sqrt(6 / (hidden[0] + hidden[1])))
     for critic in critics.twins:
         uniform(critic.hidden[0].weight, 1 / math.sqrt(observation_size + action_size))
-        uniform(critic.hidden[1].weight, 1 / math.sqrt(hidden[0]))
-        uniform(critic.head_weight, 0.003)
+        uniform(critic.hidden[2].weight, 1 / math.sqrt(hidden[0]))
+        uniform(critic.head.weight, 0.003)
     biases = [parameter for name, parameter in agent.named_parameters() if "bias" in name]
     # TAAC's embedding; two hidden layers and a head of the actor and of each critic
     assert len(biases) == with_prev_action + 3 * 3
@@ -112,6 +112,6 @@ def test_the_networks_start_as_the_authors_did(kind):
     assert [temperature.item() for temperature in temperatures] == [0.0] * (2 if with_prev_action else 1)
 
     observation, action = torch.rand(500, observation_size) * 2 - 1, torch.rand(500, action_size) * 2 - 1
-    std = (actor(observation, action) if with_prev_action else actor(observation))[1].exp()
+    std = actor(observed(kind, observation, action))[1].exp()
     assert std.median().item() == pytest.approx(1.0, abs=0.1)
     assert (critics(observation, action).abs() < 0.1).all()

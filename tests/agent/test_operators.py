@@ -218,6 +218,30 @@ def test_sampled_and_alf_equal_slow_loops_over_the_same_coins(rows):
 
 
 @pytest.mark.parametrize("mode", TD_MODES)
+def test_a_discount_of_every_transition(mode, force_coins):
+    """Equal ones are that number, to the bit; others by a loop, here with the coins 0 and 1 in turns."""
+    inputs = random_windows(np.random.default_rng(9), 4, 50)
+    gamma = torch.from_numpy(np.random.default_rng(1).uniform(0.5, 1, (4, 50)))
+    coins = (torch.arange(200).reshape(4, 50) % 2).double()
+    force_coins(coins)
+    same = [compare_through(**inputs, gamma=each, mode=mode) for each in (0.9, torch.full_like(gamma, 0.9))]
+    assert torch.equal(*same)
+    following = torch.full((50,), torch.nan, dtype=torch.float64)
+    fast = compare_through(**inputs, gamma=gamma, mode=mode)
+    for k in (3, 2, 1, 0):
+        w = {name: rows[k] for name, rows in inputs.items()}
+        mixture = w["beta"] * w["q_new"] + (1 - w["beta"]) * w["q_repeat"]
+        goes_on = w["repeated"] & ~w["truncated"] & (k < 3)
+        if mode == "expected":
+            future = w["beta"] * w["q_new"] + (1 - w["beta"]) * torch.where(goes_on, following, w["q_repeat"])
+        else:
+            leave, stop = (mixture, mixture) if mode == "alf" else (w["q_new"], w["q_repeat"])
+            future = torch.where(coins[k] == 1, leave, torch.where(goes_on, following, stop))
+        following = w["reward"] + torch.where(w["terminated"], 0.0, gamma[k] * future)
+        torch.testing.assert_close(fast[k], following, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", TD_MODES)
 def test_always_acting_anew_is_the_plain_bellman_target(mode):
     inputs = random_windows(np.random.default_rng(3), 4, 100)
     inputs["beta"] = torch.ones_like(inputs["beta"])
@@ -435,6 +459,14 @@ def test_n_step_bootstraps_at_a_truncation():
 
 def test_n_step_stops_at_a_terminal_state():
     assert n_step_of(window([1.0, 2.0, 4.0], terminated=[1]), [99.0, 99.0, 16.0]) == [2.0, 2.0, 12.0]
+
+
+def test_n_step_takes_a_discount_of_every_transition():
+    recorded = window([1.0, 2.0, 4.0])
+    inputs = {name: recorded[name] for name in ("reward", "terminated", "truncated")}
+    # y2 = 4 + 16/4, y1 = 2 + y2/2, y0 = 1 + y1 * 1
+    target = n_step(**inputs, next_value=column(99.0, 99.0, 16.0), gamma=column(1.0, 0.5, 0.25))
+    assert target.flatten().tolist() == [7.0, 6.0, 8.0]
 
 
 # --- bad rows --------------------------------------------------------------------------------------------------------

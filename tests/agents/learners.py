@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -10,12 +10,14 @@ import numpy as np
 import sac_continuous
 import taac_continuous
 import torch
-from slow_agents import ACTIONS, OBSERVATIONS, inputs, make_agent
+from slow_agents import ACTIONS, inputs, make_agent, observed, spaces_of
 
 from taac_wrappers.agent import SACAgent, TAACAgent
 from taac_wrappers.training.batch import Batch
 from taac_wrappers.training.replay import SequenceReplay, Windows
+from taac_wrappers.training.structure import mapped
 
+GAMMA = 0.99
 SCRIPTS = {"taac": taac_continuous, "sac": sac_continuous}
 AGENTS = {"taac": TAACAgent, "sac": SACAgent}
 
@@ -28,20 +30,34 @@ class Scene(NamedTuple):
     batch: Batch
 
 
-def filled_replay() -> SequenceReplay:
-    """Two environments whose short episodes begin, repeat, terminate and are cut off; half of the frames repeat."""
+def filled_replay(script: ModuleType) -> SequenceReplay:
+    """Two environments whose short episodes begin, repeat, terminate and are cut off; half of the frames repeat.
+
+    Some decisions take several frames: what follows them counts less.
+    """
     rng = np.random.default_rng(0)
-    replay = SequenceReplay(OBSERVATIONS, ACTIONS, capacity=200, num_envs=2, seed=0)
-    action = inputs(2)[1]
-    replay.start(inputs(2)[0])
+    kind = AGENTS[script.METHOD]
+    replay = SequenceReplay(spaces_of(kind)[0], ACTIONS, capacity=200, num_envs=2, seed=0)
+    initial = np.clip(np.zeros((2, 2), np.float32), ACTIONS.low, ACTIONS.high)
+    action = initial
+    replay.start(observed(kind, inputs(2)[0], initial))
     for step in range(90):
         observation, candidate = inputs(2, seed=step)
-        switch = rng.random(2) < 0.5
-        action = np.where(switch[:, None], candidate, action)
+        repeated = rng.random(2) < 0.5
+        action = np.where(repeated[:, None], action, candidate)
         terminated, truncated = rng.random(2) < 0.1, rng.random(2) < 0.1
-        replay.add(action, switch, rng.normal(size=2), terminated, truncated, observation)
+        replay.add(
+            action,
+            rng.normal(size=2),
+            terminated,
+            truncated,
+            observed(kind, observation, action),
+            repeated=repeated,
+            discount=np.where(rng.random(2) < 0.2, GAMMA**3, GAMMA),
+        )
         if (ended := terminated | truncated).any():
-            replay.start(inputs(2, seed=1000 + step)[0], ended)
+            action = np.where(ended[:, None], initial, action)
+            replay.start(observed(kind, inputs(2, seed=1000 + step)[0], action), ended)
     return replay
 
 
@@ -54,28 +70,26 @@ def small_scene(script: ModuleType, *, double: bool = False, hidden: tuple[int, 
     torch.manual_seed(3)
     for parameter in learner.target_critics.parameters():
         parameter += 0.1 * torch.randn_like(parameter)  # or nobody would see which critics were asked
-    windows = script.draw_windows(learner.args, filled_replay())
+    windows = script.draw_windows(learner.args, filled_replay(script))
     batch = Batch(windows, windows.reward, torch.device("cpu"))
     if double:
         for name, value in vars(batch).items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                setattr(batch, name, value.double())
+            setattr(batch, name, mapped(lambda part: part.double() if part.is_floating_point() else part, value))
     return Scene(learner, windows, batch)
 
 
-def decided(script: ModuleType, agent: Any, batch: Batch) -> Any:
-    """What the script's ``decide`` finds, called as its ``update`` does."""
-    with torch.no_grad():
-        return script.decide(agent, batch.observation if script.METHOD == "sac" else batch)
+def own_parameters(agent: Any) -> dict[str, list[torch.Tensor]]:
+    """What each loss trains."""
+    return {
+        "critics": list(agent.critics.parameters()),
+        "actor": list(agent.actor.parameters()),
+        "temperatures": list(agent.parameters(recurse=False)),
+    }
 
 
-def gradients_of(loss: Callable[..., torch.Tensor], parameters: Sequence[torch.Tensor], *arguments: Any) -> tuple:
-    """What a loss adds to the gradients of these parameters; None where that is nothing."""
-    for parameter in parameters:
-        parameter.grad = None
-    with torch.no_grad():
-        loss(*arguments)
-    return tuple(parameter.grad for parameter in parameters)
+def gradients_of(loss: torch.Tensor, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    """None where the loss does not depend on a parameter."""
+    return torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
 
 
 def noise_of(candidate: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:

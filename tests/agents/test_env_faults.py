@@ -19,7 +19,9 @@ from gymnasium.spaces import Box
 from safetensors.torch import load_file
 
 from taac_wrappers.training import replay as replay_module
-from taac_wrappers.training.run import BadInput, from_config
+from taac_wrappers.training.arguments import BadInput
+from taac_wrappers.training.config import from_config
+from taac_wrappers.training.structure import named
 from taac_wrappers.training.tracking import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -146,7 +148,10 @@ def test_restart_forgets_the_unfinished_episode_and_counts(script, monkeypatch, 
     run("again")
     assert_same_run(Path("again"), Path("whole"))
     # Env 1's fourth episode could be sampled until its fault at frame 117, before the tenth update, and never again.
-    marked = [bool((windows.reward == 12345).any() or (windows.observation == 12345).any()) for windows in sampled]
+    marked = [
+        any((array == 12345).any() for array in (windows.reward, *named("observation", windows.observation).values()))
+        for windows in sampled
+    ]
     assert any(marked[:9])
     assert not any(marked[9:])
     assert len(marked) == 23
@@ -161,8 +166,9 @@ def test_an_environment_that_always_fails_stops_even_with_restart(script, monkey
     breaks(monkeypatch, lambda seed, frames: "nan")
     assert script.main(args_for(script, Path("run"), on_env_error="restart")) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    place = "entry 1 of observation" if script is taac_continuous else "entry 1"  # beside the previous action
     assert errors == [
-        "error: env 0 (test_env_faults/Brittle-v0) failed at frame 30: it observed nan in entry 1, "
+        f"error: env 0 (test_env_faults/Brittle-v0) failed at frame 30: it observed nan in {place}, "
         "and so did 9 others in its place"
     ]
 

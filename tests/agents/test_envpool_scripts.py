@@ -13,8 +13,9 @@ import taac_continuous
 import torch
 from safetensors.torch import load_file
 
-from taac_wrappers.training.run import from_config
-from taac_wrappers.training.tracking import read_config, read_metrics
+from taac_wrappers.training.config import from_config
+from taac_wrappers.training.files import read_config
+from taac_wrappers.training.tracking import read_metrics
 
 SCRIPTS = pytest.mark.parametrize("script", [taac_continuous, sac_continuous], ids=["taac", "sac"])
 pytestmark = pytest.mark.filterwarnings("ignore:envpool has its own build")
@@ -43,7 +44,7 @@ def test_training_on_envpool(script, tmp_path, monkeypatch):
     assert all(torch.equal(one[0][name], same[0][name]) for name in one[0])
 
     torch.manual_seed(args.seed)
-    spaces = script.make_vector_env("Pendulum-v1", 1)
+    spaces = script.make_vector_env("Pendulum-v1", 1, script.wrap)
     fresh = script.make_agent(args, spaces.single_observation_space, spaces.single_action_space)
     for name, before in fresh.named_parameters():
         assert not torch.equal(before, one[0][name]), name

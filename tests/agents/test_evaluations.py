@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
 import sac_continuous
 import taac_continuous
+import torch
 from gymnasium.spaces import Box
-from torch import nn
+from slow_agents import observed, spaces_of
 
-from taac_wrappers.training.passes import PolicyPass, ValuePass
+from taac_wrappers.agent import SACAgent, TAACAgent
 from taac_wrappers.training.replay import SequenceReplay
-from taac_wrappers.training.run import Counters
+from taac_wrappers.training.state import Counters
 
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (2,))
-TWINS = 2  # every critic is a network of its own, but one pass is through both
+TWINS = 2  # every critic is a network of its own
 SCRIPTS = {"taac": taac_continuous, "sac": sac_continuous}
+AGENTS = {"taac": TAACAgent, "sac": SACAgent}
 
 
 @dataclass(frozen=True, order=True)
@@ -29,7 +31,15 @@ class Call:
 
     network: str
     rows: int
-    way: str  # "forward"; "pass": a forward that remembers; or one of the ways back that a pass may go
+    way: str  # "forward"; or "pass", a forward that remembers what the way back needs
+
+
+def networks_of(learner) -> dict[str, list[torch.nn.Module]]:
+    return {
+        "actor": [learner.agent.actor],
+        "critics": list(learner.agent.critics.twins),
+        "target critics": list(learner.target_critics.twins),
+    }
 
 
 @contextlib.contextmanager
@@ -37,129 +47,134 @@ def calls_of(learner) -> Iterator[list[Call]]:
     """Record every use of the learner's networks."""
     calls: list[Call] = []
 
-    def after(method: Callable, network: str, way: str, rows: Callable[[Any], int]) -> Callable:
-        def recorded(self, *args, **kwargs):
-            result = method(self, *args, **kwargs)
-            calls.append(Call(network, rows(self), way))
-            return result
+    def hook(name: str):
+        def record(network, inputs, output):
+            values = output if isinstance(output, torch.Tensor) else output[0]
+            calls.append(Call(name, len(values), "pass" if values.requires_grad else "forward"))
 
-        return recorded
+        return record
 
-    def forward(network: nn.Module, name: str) -> Callable:
-        """Instead of a hook, which sees no direct call."""
-        original = network.forward
-
-        def recorded(*inputs):
-            calls.append(Call(name, len(inputs[0]), "forward"))
-            return original(*inputs)
-
-        return recorded
-
-    networks = {"actor": [learner.agent.actor], "critics": learner.agent.critics.twins}
-    networks["target critics"] = learner.target_critics.twins
-    with pytest.MonkeyPatch.context() as patch:
-        for name, members in networks.items():
+    with contextlib.ExitStack() as stack:
+        for name, members in networks_of(learner).items():
             for member in members:
-                patch.setattr(member, "forward", forward(member, name))
-        for kind, network, way, method, rows in (
-            (PolicyPass, "actor", "pass", "__init__", lambda policy: len(policy.action)),
-            (PolicyPass, "actor", "to weights", "write_gradients", lambda policy: len(policy.log_prob)),
-            (ValuePass, "critics", "pass", "__init__", lambda values: len(values.minimum)),
-            (ValuePass, "critics", "to weights", "write_gradients", lambda values: len(values.minimum)),
-            (ValuePass, "critics", "to actions", "action_gradient", lambda values: len(values.minimum)),
-        ):
-            patch.setattr(kind, method, after(getattr(kind, method), network, way, rows))
+                stack.callback(member.register_forward_hook(hook(name)).remove)
         yield calls
 
 
-def recorded_replay() -> SequenceReplay:
+@contextlib.contextmanager
+def gradients_of(learner) -> Iterator[Counter[str]]:
+    """Count how often the gradient of every weight is computed."""
+    counts: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        for name, parameter in learner.agent.named_parameters():
+            stack.callback(parameter.register_hook(lambda _, name=name: counts.update([name])).remove)
+        yield counts
+
+
+def recorded_replay(method: str, repetition: float = 0.5) -> SequenceReplay:
     """Episodes of 7 frames in which about half of the actions repeat; some end, some are cut."""
     rng = np.random.default_rng(0)
-    replay = SequenceReplay(OBSERVATIONS, ACTIONS, capacity=400, num_envs=1, seed=0)
+    kind = AGENTS[method]
+    space = spaces_of(kind, OBSERVATIONS, ACTIONS)[0]
+    replay = SequenceReplay(space, ACTIONS, capacity=400, num_envs=1, seed=0)
     for episode in range(40):
-        replay.start(rng.normal(size=(1, 3)))
+        action = np.zeros((1, 2))
+        replay.start(observed(kind, rng.normal(size=(1, 3)), action))
         for frame in range(7):
             last = np.array([frame == 6])
             terminated, truncated = last & (episode % 2 == 0), last & (episode % 2 == 1)
-            action, switch = rng.uniform(-1, 1, (1, 2)), rng.random(1) < 0.5
-            replay.add(action, switch, rng.normal(size=1), terminated, truncated, rng.normal(size=(1, 3)))
+            repeated = rng.random(1) < repetition
+            action = action if repeated.item() else rng.uniform(-1, 1, (1, 2))
+            replay.add(
+                action,
+                rng.normal(size=1),
+                terminated,
+                truncated,
+                observed(kind, rng.normal(size=(1, 3)), action),
+                repeated=repeated,
+                discount=np.array([0.99]),
+            )
     return replay
 
 
 def made(method: str, **changes):
     script = SCRIPTS[method]
     args = replace(script.Args.for_task("HalfCheetah-v5"), batch_size=64, hidden=(8, 8), **changes)
-    return script.Learner(args, script.make_agent(args, OBSERVATIONS, ACTIONS))
+    return script.Learner(args, script.make_agent(args, *spaces_of(AGENTS[method], OBSERVATIONS, ACTIONS)))
 
 
 def test_sac_runs_each_network_once_per_use():
     learner = made("sac")
-    batch = learner.sample(recorded_replay())
+    batch = learner.sample(recorded_replay("sac"))
     trained = 64
     with calls_of(learner) as calls:
-        learner.update(batch, Counters(num_envs=1))
+        learner.update(batch, Counters())
     assert sorted(calls) == sorted(
         [
-            Call("actor", trained, "pass"),  # at the next states, for the target
-            Call("actor", trained, "pass"),
-            Call("actor", trained, "to weights"),
-            Call("critics", trained, "pass"),
-            Call("critics", trained, "to weights"),
-            Call("critics", trained, "pass"),
-            Call("critics", trained, "to actions"),
+            Call("actor", trained, "forward"),  # at the next states, for the target
             *TWINS * [Call("target critics", trained, "forward")],
+            *TWINS * [Call("critics", trained, "pass")],  # at (s, a)
+            Call("actor", trained, "pass"),
+            *TWINS * [Call("critics", trained, "pass")],  # at (s, a_new)
         ]
     )
 
 
 @pytest.mark.parametrize("window", [1, 3, 10])
 def test_taac_adds_rows_only_where_the_behaviour_repeated(window):
-    learner = made("taac", window=window)
-    windows = taac_continuous.draw_windows(learner.args, recorded_replay())  # the sample that follows is the same one
-    batch = learner.sample(recorded_replay())
-    # M transitions are trained on, D next states lie deeper, F states are first ones; at S nodes a backup ends.
-    trained, deeper, first = 64, int(windows.valid[1:].sum()), int(windows.first.sum())
-    stops = int((windows.valid & ~windows.repeated).sum())
-    assert stops == trained  # every window ends once
+    learner, replay = made("taac", window=window), recorded_replay("taac")
+    # The sample that follows is the same one.
+    windows = taac_continuous.draw_windows(learner.args, recorded_replay("taac"))
+    batch = learner.sample(replay)
+    # M transitions are trained on, whose next states are visited, and so are those that lie deeper in a window.
+    trained, deeper = 64, int(windows.valid[1:].sum())
+    assert deeper == int(windows.repeated.sum())
     assert (deeper > 0) == (window > 1)
-    assert first > 0
+    following = trained + deeper
     with calls_of(learner) as calls:
-        learner.update(batch, Counters(num_envs=1))
+        learner.update(batch, Counters())
     assert sorted(calls) == sorted(
         [
-            Call("actor", deeper + trained + first, "pass"),
-            Call("actor", trained + first, "to weights"),
-            Call("critics", trained, "pass"),
-            Call("critics", trained, "to weights"),
-            Call("critics", trained + first, "pass"),
-            Call("critics", trained + first, "to actions"),
-            *TWINS * [Call("critics", deeper + trained + first + deeper, "forward")],
-            *TWINS * [Call("target critics", deeper + trained + stops, "forward")],
+            Call("actor", following, "forward"),
+            *TWINS * [Call("critics", following, "forward")],  # Q(s', a_hat) and
+            *TWINS * [Call("critics", following, "forward")],  # Q(s', a_prev), for beta
+            *TWINS * [Call("target critics", following, "forward")],  # the values it chooses between
+            *TWINS * [Call("target critics", following, "forward")],
+            *TWINS * [Call("critics", trained, "pass")],  # at (s, a)
+            Call("actor", trained, "pass"),
+            *TWINS * [Call("critics", trained, "pass")],  # at (s, a_hat)
+            *TWINS * [Call("critics", trained, "forward")],  # at (s, a_prev), for beta
         ]
     )
+
+
+@pytest.mark.parametrize("method", SCRIPTS)
+def test_every_gradient_is_computed_once(method):
+    """On the way back from the actor's loss, critics are passed, but their own gradients are nobody's."""
+    learner = made(method)
+    batch = learner.sample(recorded_replay(method))
+    with gradients_of(learner) as counts:
+        learner.update(batch, Counters())
+    assert counts == dict.fromkeys(dict(learner.agent.named_parameters()), 1)
 
 
 def test_the_cost_of_a_window_is_that_of_its_repeats():
     """At no repetition, ten transitions per window cost what one costs."""
 
-    def rows(window: int) -> int:
-        replay = SequenceReplay(OBSERVATIONS, ACTIONS, capacity=400, num_envs=1, seed=0)
-        replay.start(np.zeros((1, 3)))
-        always, never = np.ones(1, bool), np.zeros(1, bool)
-        for frame in range(300):
-            replay.add(np.full((1, 2), frame / 300), always, np.zeros(1), never, never, np.zeros((1, 3)))
+    def rows(window: int, repetition: float) -> int:
         learner = made("taac", window=window)
-        batch = learner.sample(replay)
+        batch = learner.sample(recorded_replay("taac", repetition))
         with calls_of(learner) as calls:
-            learner.update(batch, Counters(num_envs=1))
+            learner.update(batch, Counters())
         return sum(call.rows for call in calls)
 
-    assert rows(10) == rows(1)
+    assert rows(10, repetition=0.0) == rows(1, repetition=0.0)
+    assert rows(10, repetition=0.5) > rows(1, repetition=0.5)
 
 
 @pytest.mark.parametrize("method", SCRIPTS)
 def test_sampling_runs_no_network(method):
-    learner, replay = made(method), recorded_replay()
+    learner, replay = made(method), recorded_replay(method)
     with calls_of(learner) as calls:
         learner.sample(replay)
     assert calls == []

@@ -6,7 +6,9 @@ with the others; what a script reads in code of its own is tried one flag at a t
 
 from __future__ import annotations
 
+import itertools
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -29,8 +31,10 @@ from safetensors.torch import load_file
 
 from taac_wrappers.agent import load_agent
 from taac_wrappers.training import tasks
-from taac_wrappers.training.run import command_line, from_config
-from taac_wrappers.training.tracking import read_config, read_metrics
+from taac_wrappers.training.arguments import BadInput, command_line
+from taac_wrappers.training.config import from_config
+from taac_wrappers.training.files import read_config
+from taac_wrappers.training.tracking import read_metrics
 
 AGENTS = Path(__file__).parents[2] / "agents"
 
@@ -161,6 +165,8 @@ TAAC = Script(
         ("MountainCarContinuous-v0", {"num_envs": 2, "frames_per_iteration": 200, "updates_per_iteration": 20}),
         ("InvertedDoublePendulum-v5", {"num_envs": 1, "td_mode": "sampled"}),
         ("InvertedDoublePendulum-v5", {"num_envs": 2, "train_on": "all"}),
+        # Observations are a Dict beside the previous action.
+        ("FetchPush-v4", {"num_envs": 2, "frames_per_iteration": 20, "updates_per_iteration": 1}),
     ],
     signals=[(signal.SIGINT, 130), (signal.SIGTERM, 143)],
     not_resumable=[["--env-id", "Pendulum-v1"], ["--hidden", "9"], ["--window", "4"], ["--reward-clip", "None"]],
@@ -198,6 +204,7 @@ SAC = Script(
     resumed=[
         ("MountainCarContinuous-v0", {"num_envs": 2, "frames_per_iteration": 200, "updates_per_iteration": 20}),
         ("InvertedDoublePendulum-v5", {"num_envs": 1}),
+        ("FetchPush-v4", {"num_envs": 1, "frames_per_iteration": 20, "updates_per_iteration": 1}),
     ],
     signals=[(signal.SIGTERM, 143)],
     not_resumable=[["--env-id", "Pendulum-v1"], ["--hidden", "9"], ["--reward-clip", "None"]],
@@ -335,6 +342,7 @@ def test_every_argument_is_exercised(script):
     changed = {name for changes in cases for name in changes}
     elsewhere = {"env_id", "run_dir", "resume"}  # in every test, in every test, and below
     elsewhere |= {"env_engine", "env_timeout", "on_env_error"}  # in test_env_faults.py
+    elsewhere |= {"compile"}  # in test_compile.py
     if script is SAC:
         elsewhere.add("window")  # only one is allowed: among the bad input below
     assert changed | elsewhere == {field.name for field in fields(script.module.Args)}
@@ -351,6 +359,36 @@ def test_stop_at_score_stops_after_two_evaluations(script, tmp_path, capsys):
     assert metrics["eval/score"][0].tolist() == [100, 200]
     assert metrics["final/score"][0].tolist() == [200]
     assert "stopped at frame 200" in capsys.readouterr().out
+
+
+@every_script
+def test_decisions_are_the_actions_asked_for(script, base_of, tmp_path):
+    """One for every frame here, because no wrapper makes one last longer."""
+    for run_dir, changes in [(base_of(script), {}), (tmp_path / "run", {"num_envs": 3})]:
+        if changes:
+            script.module.main(script.smoke_args(run_dir, **changes))
+        frames, decisions = read_metrics(run_dir / "metrics.csv")["charts/decisions"]
+        logged = [51, 102, 150, 201, 252, 300] if changes else [50, 100, 150, 200, 250, 300]
+        assert frames.tolist() == decisions.tolist() == logged
+
+
+@pytest.mark.parametrize(("script", "fraction"), [(TAAC, 150 / 200), (SAC, 199 / 200)], ids=name_of)
+def test_repetition_is_told_of_every_finished_episode(script, fraction, tmp_path, monkeypatch):
+    """TAAC switches at every fourth frame; SAC has no switch, and asks for the same action at every frame."""
+    steps = itertools.count()
+
+    def scripted(rng, space):
+        action = np.full((2, 1), 0.5, np.float32)
+        if script is SAC:
+            return action
+        return {"action": action, "switch": np.full(2, next(steps) % 4 == 0, np.int64)}
+
+    monkeypatch.setattr(script.module, "random_action", scripted)
+    changes = {"num_envs": 2, "total_frames": 450, "learning_starts": 420, "eval_interval": 450}
+    assert script.module.main(script.smoke_args(tmp_path / "run", "Pendulum-v1", **changes)) == 0
+    metrics = read_metrics(tmp_path / "run" / "metrics.csv")
+    assert [values.tolist() for values in metrics["charts/repeat_fraction"]] == [[400, 400], [fraction] * 2]
+    assert [values.tolist() for values in metrics["charts/episodic_length"]] == [[400, 400], [200, 200]]
 
 
 @every_script
@@ -372,17 +410,68 @@ def test_fetch_push_v2_trains_with_one_warning(script, tmp_path):
     torch.manual_seed(args.seed)
     trained = load_agent(tmp_path / "run" / "agent.safetensors")
     fresh = script.module.make_agent(args, trained.observation_space, trained.action_space)
-    assert trained.observation_space.shape == (28,)
+    sizes = {"observation": 25, "achieved_goal": 3, "desired_goal": 3} | ({"prev_action": 4} if script is TAAC else {})
+    assert {key: space.shape for key, space in trained.observation_space.items()} == {
+        key: (size,) for key, size in sizes.items()
+    }
+    assert trained.keys == ["desired_goal", "observation"]
+    assert trained.observation_size == 28
     assert not torch.equal(fresh.actor.head.weight, trained.actor.head.weight)
 
 
-@every_script
-def test_the_example_evaluates_a_run_of_any_script(script, base_of, monkeypatch, capsys):
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(AGENTS.parent / "examples")
     import evaluate
 
-    assert evaluate.main(evaluate.Args(base_of(script), episodes=2)) == 0
-    assert capsys.readouterr().out.startswith(f"{FOLLOW}: mean length ")
+    return evaluate
+
+
+@every_script
+def test_the_example_evaluates_a_run_of_any_script(script, base_of, example, tmp_path, capsys):
+    capsys.readouterr()
+    assert example.main(example.Args(base_of(script), episodes=2, seed=1)) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{FOLLOW}: mean length ")
+    final = {name: values[-1] for name, (_, values) in read_metrics(base_of(script) / "metrics.csv").items()}
+    assert f"score {final['final/score']:.2f} +- {final['final/score_std']:.2f} over 2 episodes" in said  # also seed 1
+    assert f"repeats {final['final/repeat_fraction']:.1%} of its actions" in said
+
+    (tmp_path / "alone").mkdir()
+    shutil.copy(base_of(script) / "agent.safetensors", tmp_path / "alone")  # its own kind tells what it needs
+    assert example.main(example.Args(tmp_path / "alone" / "agent.safetensors", 2, env_id=FOLLOW)) == 0
+    assert capsys.readouterr().out == said
+
+
+@every_script
+def test_the_example_refuses_an_agent_that_does_not_fit(script, base_of, example, tmp_path):
+    other = SAC if script is TAAC else TAAC
+    shutil.copytree(base_of(script), tmp_path / "run")
+    shutil.copy(base_of(other) / "config.json", tmp_path / "run")  # of another method, on the same environment
+    with pytest.raises(BadInput, match=f"does not fit {FOLLOW}: it was trained on other spaces"):
+        example.main(example.Args(tmp_path / "run", episodes=1))
+    with pytest.raises(BadInput, match=r"does not fit Pendulum-v1: it was trained on other spaces"):
+        example.main(example.Args(base_of(script), episodes=1, env_id="Pendulum-v1"))
+    (tmp_path / "run" / "config.json").unlink()
+    with pytest.raises(BadInput, match="name it with --env-id"):
+        example.main(example.Args(tmp_path / "run", episodes=1))
+    with pytest.raises(BadInput, match="--episodes must be at least 1, got 0"):
+        example.main(example.Args(base_of(script), episodes=0))
+
+
+def test_the_example_evaluates_the_pretrained_agent():
+    command = [sys.executable, "examples/evaluate.py", "examples/pretrained/MountainCarContinuous-v0", "--episodes=3"]
+    done = subprocess.run(command, cwd=AGENTS.parent, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    score = re.search(r"^score (\d+\.\d\d) ", done.stdout, re.MULTILINE)
+    assert score is not None
+    assert float(score[1]) > 90
+
+
+def test_the_example_films(base_of, example, tmp_path):
+    shutil.copytree(base_of(TAAC), tmp_path / "run")
+    assert example.main(example.Args(tmp_path / "run", episodes=1, video=True)) == 0
+    assert len(list((tmp_path / "run" / "videos").glob("*.mp4"))) == 1
 
 
 # --- Going on --------------------------------------------------------------------------------------------------------
@@ -466,7 +555,7 @@ def test_help_shows_the_defaults_of_the_task(script, command, monkeypatch):
     assert code == 0
     shown = {"num-envs": 38, "batch-size": 4864, "learning-rate": 0.001, "hidden": "256 256 256"}
     shown |= {"window": 1 if script is SAC else 3}
-    shown |= dict.fromkeys(["track, --no-track", "capture-video, --no-capture-video"], False)
+    shown |= {f"{flag}, --no-{flag}": False for flag in ("track", "capture-video", "compile")}
     for flag, default in shown.items():
         assert re.search(rf"--{flag} (?:(?!--).)*\(default: {default}\)", out, re.DOTALL), flag
     for field in fields(script.module.Args):

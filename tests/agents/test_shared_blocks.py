@@ -23,9 +23,9 @@ OWN = {
     "METHOD",
     "Args.batch_size.__doc__",
     "Args.window",
-    "Args.learning_starts.__doc__",
     "Args.for_task",
     "check",
+    "wrap",
     "make_agent",
     "Decisions",
     "decide",
@@ -34,9 +34,8 @@ OWN = {
     "actor_loss",
     "temperature_loss",
     "entropy_targets_of",
+    "figures_of",
     "draw_windows",
-    "Learner.update",
-    "act_randomly",
 }
 """What a method may do in its own way; an entry covers everything inside it."""
 
@@ -129,6 +128,15 @@ def test_the_list_of_what_differs_is_no_longer_than_it_must_be():
     different = {name for script in OTHERS for name in differences(source_of(BACKBONE), source_of(script))}
     for own in OWN:
         assert any(name == own or name.startswith(f"{own}.") for name in different), f"{own} is the same everywhere"
+
+
+def test_how_a_method_is_trained_is_no_methods_own():
+    """An update and the loop around it: all of the learner, all of main."""
+    shared = [
+        name for name in blocks_of(source_of(BACKBONE)) if name.split(".")[0].split(" ")[0] in ("Learner", "main")
+    ]
+    assert {"Learner.__init__", "Learner.sample", "Learner.update", "Learner.critic_gradients", "main"} < set(shared)
+    assert not any(is_own(name) for name in shared)
 
 
 def test_every_kind_of_block_is_found():

@@ -7,63 +7,60 @@ import copy
 import numpy as np
 import pytest
 import torch
-from learners import SCRIPTS, decided, filled_replay, small_scene
+from learners import SCRIPTS, filled_replay, gradients_of, own_parameters, small_scene
 from slow_agents import slow_critic
 
 from taac_wrappers import AdaptiveNormalizer
 from taac_wrappers.agent.operators import binary_entropy
-from taac_wrappers.training.run import Counters
+from taac_wrappers.training.state import Counters
 
 BOTH = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 
 
-def losses_of_taac(learner, trained_critics, batch) -> dict[str, torch.Tensor]:
-    """Each part's own loss, for torch to differentiate: the equations, with the sample that ``decide`` takes."""
-    args, agent, acting, weight = learner.args, learner.agent, batch.acting, batch.acting_weight
-    seed = torch.initial_seed()
-    at = decided(SCRIPTS["taac"], agent, batch)
-    with torch.no_grad():
-        target = SCRIPTS["taac"].td_target(args, learner.target_critics, batch, at)
-    torch.manual_seed(seed)
-    policy = agent.policy_distribution(batch.state_observation, batch.state_prev_action)
-    candidate, log_prob = policy.sample_with_log_prob()
-    q_new, log_prob = agent.critics.minimum(batch.state_observation, candidate)[:acting], log_prob[:acting]
-    beta = at.beta[:acting]
-    actor = (weight * (agent.log_action_temperature.exp().detach() * log_prob - beta * q_new)).mean()
-    switch_target, action_target = learner.entropy_targets.flatten()
-    temperature = agent.log_switch_temperature * (weight * (binary_entropy(beta) - switch_target)).mean()
-    temperature += agent.log_action_temperature * (weight * (-log_prob.detach() - action_target)).mean()
-    return {"critics.": critic_loss_of(agent, batch, target), "actor.": actor, "log_": temperature}
-
-
-def losses_of_sac(learner, trained_critics, batch) -> dict[str, torch.Tensor]:
-    """As above; but the actor is trained after the critics, by what they have become, and takes a sample of its own."""
+def critic_loss_of(script, learner, batch) -> torch.Tensor:
+    """For torch to differentiate: the equation, with the sample that ``td_target`` takes."""
     agent = learner.agent
     with torch.no_grad():
-        target = SCRIPTS["sac"].td_target(learner.args, agent, learner.target_critics, batch)
-    action, log_prob = agent.policy_distribution(batch.observation).sample_with_log_prob()
-    q_new = trained_critics.minimum(batch.observation, action)
-    actor = (agent.log_action_temperature.exp().detach() * log_prob - q_new).mean()
-    temperature = agent.log_action_temperature * (-log_prob.detach() - learner.entropy_targets).mean()
-    return {"critics.": critic_loss_of(agent, batch, target), "actor.": actor, "log_": temperature}
-
-
-def critic_loss_of(agent, batch, target: torch.Tensor) -> torch.Tensor:
+        target = script.td_target(learner.args, agent, learner.target_critics, batch)
     return (agent.critics(batch.observation, batch.action) - target).square().sum(0).mean()
 
 
-LOSSES = {"taac": losses_of_taac, "sac": losses_of_sac}
+def policy_losses_of_taac(learner, critics, batch) -> dict[str, torch.Tensor]:
+    """Each part's own loss, with a sample of its own, judged by these critics."""
+    agent, states = learner.agent, batch.observation
+    action, log_prob = agent.policy_distribution(states).sample_with_log_prob()
+    q = torch.stack([critics.minimum(states, each) for each in (states["prev_action"], action)])
+    beta = torch.softmax(q / agent.log_switch_temperature.exp(), dim=0)[1].detach()
+    actor = (agent.log_action_temperature.exp().detach() * log_prob - beta * q[1]).mean()
+    switch_target, action_target = learner.entropy_targets
+    temperature = agent.log_switch_temperature * (binary_entropy(beta) - switch_target).mean()
+    temperature = temperature + agent.log_action_temperature * (-log_prob.detach() - action_target).mean()
+    return {"actor.": actor, "log_": temperature}
+
+
+def policy_losses_of_sac(learner, critics, batch) -> dict[str, torch.Tensor]:
+    agent = learner.agent
+    action, log_prob = agent.policy_distribution(batch.observation).sample_with_log_prob()
+    q_new = critics.minimum(batch.observation, action)
+    actor = (agent.log_action_temperature.exp().detach() * log_prob - q_new).mean()
+    temperature = agent.log_action_temperature * (-log_prob.detach() - learner.entropy_targets).mean()
+    return {"actor.": actor, "log_": temperature}
+
+
+POLICY_LOSSES = {"taac": policy_losses_of_taac, "sac": policy_losses_of_sac}
 
 
 @BOTH
 def test_each_parameter_takes_one_step_along_the_gradient_of_its_own_loss(script):
+    """The actor and the temperatures along that of a loss whose critics have taken theirs."""
     learner, _, batch = small_scene(script)
     before, targets_before = copy.deepcopy(learner.agent), copy.deepcopy(learner.target_critics)
     reference = copy.deepcopy(learner)
     torch.manual_seed(3)
-    metrics = learner.update(batch, Counters(num_envs=1))
+    metrics = learner.update(batch, Counters())
     torch.manual_seed(3)
-    losses = LOSSES[script.METHOD](reference, learner.agent.critics, batch)
+    losses = {"critics.": critic_loss_of(script, reference, batch)}
+    losses |= POLICY_LOSSES[script.METHOD](reference, learner.agent.critics, batch)
 
     parameters, seen = dict(learner.agent.named_parameters()), set()
     for part, loss in losses.items():
@@ -71,7 +68,9 @@ def test_each_parameter_takes_one_step_along_the_gradient_of_its_own_loss(script
         gradients = torch.autograd.grad(loss, list(own.values()), retain_graph=True)
         for name, gradient in zip(own, gradients, strict=True):
             assert (gradient != 0).any(), name
-            torch.testing.assert_close(parameters[name].grad, gradient, rtol=1e-5, atol=1e-6)
+            adam = learner.optimizer.state[parameters[name]]
+            assert adam["step"].item() == 1
+            torch.testing.assert_close(10 * adam["exp_avg"], gradient, rtol=1e-5, atol=1e-6)  # a tenth of the first one
             step = 1e-3 * gradient / (gradient.abs() + 1e-7)  # Adam's first one
             certain = gradient.abs() > 1e-4
             expected = before.get_parameter(name) - step
@@ -89,13 +88,80 @@ def test_each_parameter_takes_one_step_along_the_gradient_of_its_own_loss(script
 
 
 @BOTH
+def test_several_updates_are_those_of_an_optimizer_for_each_part(script):
+    """The one optimizer steps twice per update: neither step moves the other's part, by momentum least of all."""
+    learner, _, batch = small_scene(script, double=True)
+    reference, start = copy.deepcopy(learner), copy.deepcopy(learner.agent)
+    torch.manual_seed(5)
+    for _ in range(6):
+        learner.update(batch, Counters())
+
+    agent, critics = reference.agent, reference.agent.critics
+    optimizers = [
+        torch.optim.Adam(part, lr=1e-3, eps=1e-7) for part in own_parameters(agent).values()
+    ]  # critics, actor, temperatures
+    torch.manual_seed(5)
+    for _ in range(6):
+        losses = [critic_loss_of(script, reference, batch)]
+        _step(optimizers[:1], losses)
+        _step(optimizers[1:], list(POLICY_LOSSES[script.METHOD](reference, critics, batch).values()))
+        with torch.no_grad():
+            for target, weight in zip(reference.target_critics.parameters(), critics.parameters(), strict=True):
+                target.copy_(0.995 * target + 0.005 * weight)
+    for name, parameter in learner.agent.named_parameters():
+        torch.testing.assert_close(parameter, agent.get_parameter(name), rtol=1e-7, atol=1e-9)
+        assert (parameter - start.get_parameter(name)).abs().max() > 3e-3, name
+
+
+def _step(optimizers: list[torch.optim.Adam], losses: list[torch.Tensor]) -> None:
+    """Each along the gradient of its own loss."""
+    own = [[parameter for group in optimizer.param_groups for parameter in group["params"]] for optimizer in optimizers]
+    gradients = [gradients_of(loss, parameters) for loss, parameters in zip(losses, own, strict=True)]
+    for optimizer, parameters, values in zip(optimizers, own, gradients, strict=True):
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.grad = value
+        optimizer.step()
+
+
+@BOTH
+def test_the_critics_loss_trains_the_critics_alone(script):
+    learner, _, batch = small_scene(script)
+    learner.critic_gradients(batch)
+    own = own_parameters(learner.agent)
+    assert all((parameter.grad != 0).any() for parameter in own["critics"])
+    assert all(parameter.grad is None for parameter in [*own["actor"], *own["temperatures"]])
+    assert all(parameter.grad is None for parameter in learner.target_critics.parameters())
+
+
+@BOTH
+def test_the_policys_losses_leave_the_critics_alone(script):
+    learner, _, batch = small_scene(script)
+    learner.policy_gradients(batch)
+    own = own_parameters(learner.agent)
+    assert all((parameter.grad != 0).any() for parameter in [*own["actor"], *own["temperatures"]])
+    assert all(parameter.grad is None for parameter in own["critics"])
+
+
+@BOTH
+def test_actor_and_temperatures_do_not_learn_from_each_others_loss(script):
+    learner, _, batch = small_scene(script)
+    agent = learner.agent
+    own, at = own_parameters(agent), script.decide(agent, batch.observation)
+    for_actor = script.actor_loss(agent, batch, at)
+    for_temperatures = script.temperature_loss(agent, at, learner.entropy_targets)
+    assert for_actor.shape == for_temperatures.shape == ()
+    assert set(gradients_of(for_actor, own["temperatures"])) == {None}
+    assert set(gradients_of(for_temperatures, [*own["actor"], *own["critics"]])) == {None}
+
+
+@BOTH
 def test_the_targets_follow_at_every_target_interval(script):
     learner, _, batch = small_scene(script, target_interval=3)
-    counters, moved = Counters(num_envs=1), []
+    counters, moved = Counters(), []
     for _ in range(6):
-        before = learner.target_critics.twins[0].head_weight.clone()
+        before = learner.target_critics.twins[0].head.weight.clone()
         learner.update(batch, counters)
-        moved.append(not torch.equal(before, learner.target_critics.twins[0].head_weight))
+        moved.append(not torch.equal(before, learner.target_critics.twins[0].head.weight))
     assert moved == [False, False, True] * 2
     assert counters.updates == 6
 
@@ -104,13 +170,15 @@ def test_the_targets_follow_at_every_target_interval(script):
 def test_the_critic_loss_is_the_sum_of_both_squared_errors(script):
     learner, windows, batch = small_scene(script)
     target = torch.linspace(-1, 1, len(windows.action))
+    observation = windows.observation["observation"] if script.METHOD == "taac" else windows.observation
     slow = 0.0
     for b in range(len(target)):
         for which in (0, 1):
-            q = slow_critic(learner.agent, which, windows.observation[b], windows.action[b])
+            q = slow_critic(learner.agent, which, observation[b], windows.action[b])
             slow += (q - target[b].item()) ** 2 / len(target)
     with torch.no_grad():
-        loss = script.critic_loss(learner.agent, batch, target).mean()
+        loss = script.critic_loss(learner.agent, batch, target)
+    assert loss.shape == ()
     assert loss.item() == pytest.approx(slow, rel=1e-5)
 
 
@@ -118,7 +186,7 @@ def test_the_critic_loss_is_the_sum_of_both_squared_errors(script):
 @pytest.mark.parametrize("reward_clip", [None, 0.5])
 def test_rewards_are_normalized_by_what_was_drawn(script, reward_clip):
     learner, _, _ = small_scene(script, reward_clip=reward_clip)
-    replay = filled_replay()
+    replay = filled_replay(script)
     same_draws = copy.deepcopy(replay)
     normalizer = AdaptiveNormalizer(clip=0.5)
     for _ in range(3):

@@ -21,7 +21,7 @@ from synthetic import filled_replay
 from taac_wrappers.agent import SACAgent
 from taac_wrappers.training.batch import Batch
 from taac_wrappers.training.envs import make_env
-from taac_wrappers.training.run import Counters
+from taac_wrappers.training.state import Counters
 from taac_wrappers.training.tasks import settings_for
 
 OBSERVATION, ACTION, UPDATES = 5, 2, 10
@@ -41,7 +41,7 @@ class OneBatch:
         drawn = {
             "observations": batch.observation,
             "actions": batch.action,
-            "next_observations": batch.state_observation[batch.first :],
+            "next_observations": batch.next_observation,
             "dones": batch.terminated[0].float().unsqueeze(1),
             "rewards": batch.reward[0].unsqueeze(1),
         }
@@ -60,19 +60,19 @@ def weights_of(model: SAC, critic: str = "critic", part: Part = torch.Tensor.det
     head = [linear_layers(model.actor.mu)[0], linear_layers(model.actor.log_std)[0]]
     weights = {
         "log_action_temperature": part(model.log_ent_coef).squeeze(),
-        "actor.head.weight": torch.cat([part(layer.weight) for layer in head]).t(),
+        "actor.head.weight": torch.cat([part(layer.weight) for layer in head]),
         "actor.head.bias": torch.cat([part(layer.bias) for layer in head]),
     }
     networks = {"actor": linear_layers(model.actor.latent_pi)}
     for number, q_network in enumerate(getattr(model, critic).q_networks):
         *hidden, output = linear_layers(q_network)
         networks[f"critics.twins.{number}"] = hidden
-        weights[f"critics.twins.{number}.head_weight"] = part(output.weight)[0]
-        weights[f"critics.twins.{number}.head_bias"] = part(output.bias)[0]
+        weights[f"critics.twins.{number}.head.weight"] = part(output.weight)
+        weights[f"critics.twins.{number}.head.bias"] = part(output.bias)
     for network, layers in networks.items():
         for number, layer in enumerate(layers):
-            weights[f"{network}.hidden.{number}.weight"] = part(layer.weight).t()
-            weights[f"{network}.hidden.{number}.bias"] = part(layer.bias)
+            weights[f"{network}.hidden.{2 * number}.weight"] = part(layer.weight)  # a ReLU stands between two of them
+            weights[f"{network}.hidden.{2 * number}.bias"] = part(layer.bias)
     return weights
 
 
@@ -87,15 +87,17 @@ def take_training_state(learner: sac_continuous.Learner, model: SAC) -> None:
     remembered = {weight: state for optimizer in optimizers for weight, state in optimizer.state.items()}
     if not remembered:
         return
-    vectors = [learner.critic_weights, *learner.policy_weights]
-    scales = {"critics.": 2, "actor.": 1, "log_action_temperature": 1}  # it halves the loss of its critics
-    for vector, (prefix, scale) in zip(vectors, scales.items(), strict=True):
-        state = {"step": torch.tensor(float(model._n_updates))}
-        for moment, power in (("exp_avg", 1), ("exp_avg_sq", 2)):
-            moments = weights_of(model, part=lambda weight, moment=moment: remembered[weight][moment])
-            names = [name for name, _ in agent.named_parameters() if name.startswith(prefix)]
-            state[moment] = torch.cat([moments[name].reshape(-1) for name in names]).view_as(vector) * scale**power
-        learner.optimizer.state[vector] = state
+    moments = {
+        moment: weights_of(model, part=lambda weight, moment=moment: remembered[weight][moment])
+        for moment in ("exp_avg", "exp_avg_sq")
+    }
+    for name, parameter in agent.named_parameters():
+        scale = 2 if name.startswith("critics.") else 1  # it halves the loss of its critics
+        learner.optimizer.state[parameter] = {
+            "step": torch.tensor(float(model._n_updates)),
+            "exp_avg": moments["exp_avg"][name] * scale,
+            "exp_avg_sq": moments["exp_avg_sq"][name] * scale**2,
+        }
 
 
 class Noise:
@@ -118,18 +120,27 @@ class Noise:
 
 
 def way_apart(
-    monkeypatch: pytest.MonkeyPatch, *, our_density: bool, head_scale: float, trained: int = 0
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    our_density: bool,
+    head_scale: float,
+    trained: int = 0,
+    halve_epsilon: bool = True,
+    seed: int = 0,
 ) -> dict[str, float]:
     """How far the weights of both are apart after :data:`UPDATES`, over the way they went.
 
-    Both begin where SB3 is after ``trained`` updates of its own.
+    Both begin where SB3 is after ``trained`` updates of its own. It halves the loss of its critics: with half of the
+    epsilon too, Adam takes the same steps as without either.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     settings = replace(settings_for("HalfCheetah-v5"), hidden=(32, 32), batch_size=64, buffer_size=100)
-    model = make_model(Fixed(), settings, learning_starts=0, seed=0)
+    model = make_model(Fixed(), settings, learning_starts=0, seed=seed)
     model.set_logger(configure(None, []))
     if our_density:
         take_our_density(model)
+    if halve_epsilon:
+        model.critic.optimizer.param_groups[0]["eps"] /= 2
     with torch.no_grad():
         model.log_ent_coef.fill_(-1.0)
         for layer in (*linear_layers(model.actor.mu), *linear_layers(model.actor.log_std)):
@@ -138,8 +149,8 @@ def way_apart(
     args = replace(sac_continuous.Args.for_task("HalfCheetah-v5"), hidden=(32, 32), batch_size=64)
     agent = sac_continuous.make_agent(args, Fixed.observation_space, Fixed.action_space)
     assert isinstance(agent, SACAgent)
-    learner, counters = sac_continuous.Learner(args, agent), Counters(num_envs=1)
-    replay = filled_replay(OBSERVATION, ACTION, repetition=0.0, frames=500, episode=50)
+    learner, counters = sac_continuous.Learner(args, agent), Counters()
+    replay = filled_replay(Fixed.observation_space, ACTION, repetition=0.0, frames=500, episode=50)
     for _ in range(trained):
         model.replay_buffer = OneBatch(learner.sample(replay))
         model.train(gradient_steps=1, batch_size=args.batch_size)
@@ -169,6 +180,17 @@ def way_apart(
 def test_our_updates_are_those_of_stable_baselines3(head_scale, trained, monkeypatch):
     """While nothing terminates, and given our density; also near the bounds of actions, and late in training."""
     apart = way_apart(monkeypatch, our_density=True, head_scale=head_scale, trained=trained)
+    assert max(apart.values()) < 0.00005, apart
+
+
+@pytest.mark.parametrize(("head_scale", "trained"), [(1.0, 0), (1.0, 1000), (10.0, 0), (10.0, 1000)])
+def test_with_its_own_epsilon_they_are_hardly_others(head_scale, trained, monkeypatch):
+    """At the first of these settings, of the seeds 0 to 11 all but 0 are like this one.
+
+    With that, a unit of a critic is almost never active: its gradients are below the epsilon, which matters (0.002).
+    """
+    change = {"halve_epsilon": False, "seed": 1}
+    apart = way_apart(monkeypatch, our_density=True, head_scale=head_scale, trained=trained, **change)
     assert max(apart.values()) < 0.0008, apart
 
 
@@ -211,10 +233,9 @@ def test_all_around_the_update_is_that_of_stable_baselines3(monkeypatch):
     seeded_model().learn(FRAMES, callback=theirs)
 
     shape = training.Shape("HalfCheetah-v5", fill=RANDOM_FRAMES)
-    ours = training.Ours(sac_continuous, shape, settings_for(shape.env_id), threads=1, repetition=0.0)
+    ours = training.Ours(sac_continuous, shape, settings_for(shape.env_id), repetition=0.0, compile=False)
     model = seeded_model()
     model.set_logger(configure(None, []))
-    always = np.ones(1, bool)
     step, actions, rewards = ours.envs.step, [], []
 
     def recorded_step(action):
@@ -235,8 +256,8 @@ def test_all_around_the_update_is_that_of_stable_baselines3(monkeypatch):
             model.train(gradient_steps=1, batch_size=len(batch.action))
         return {}
 
-    monkeypatch.setattr(ours, "act_randomly", lambda *_: (model.action_space.sample()[None], always))
-    monkeypatch.setattr(ours.agent, "act", lambda observation, _: (model.predict(observation)[0], always))
+    monkeypatch.setattr(ours, "random_action", lambda *_: model.action_space.sample()[None])
+    monkeypatch.setattr(ours.agent, "act", lambda observation: model.predict(observation)[0])
     monkeypatch.setattr(ours.envs, "step", recorded_step)
     monkeypatch.setattr(ours.state.replay, "_draw_starts", draw_starts)
     monkeypatch.setattr(ours.learner, "update", update)

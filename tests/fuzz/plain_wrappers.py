@@ -114,6 +114,21 @@ class PlainHybrid(Plain):
         return (*result, report(self, info, self.previous, not acts))
 
 
+def stream_words(rng: np.random.Generator) -> list[int]:
+    """The place of a generator as `ZetaRepeatWrapper.state_dict` tells it: 128 bits, and 128 of the increment."""
+    place: Any = rng.bit_generator.state["state"]
+    data = place["state"].to_bytes(16, "little") + place["inc"].to_bytes(16, "little")
+    return np.frombuffer(data, "<u4").tolist()
+
+
+def generator_at(words: list[int]) -> np.random.Generator:
+    data = np.array(words, "<u4").tobytes()
+    place = {"state": int.from_bytes(data[:16], "little"), "inc": int.from_bytes(data[16:], "little")}
+    rng = np.random.default_rng(0)
+    rng.bit_generator.state = {"bit_generator": "PCG64", "state": place, "has_uint32": 0, "uinteger": 0}
+    return rng
+
+
 class PlainZeta(Plain):
     def __init__(self, inner: Any, epsilon: Any = 0.01, mu: float = 2.0, max_repeat: int = 5):
         super().__init__(inner)
@@ -157,6 +172,7 @@ class PlainZeta(Plain):
 
     def load(self, state: dict[str, Any]) -> None:
         self.frames = state["frames"]
+        self.rng = generator_at(state["stream"])
 
 
 class PlainPrev(Plain):

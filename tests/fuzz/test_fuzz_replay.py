@@ -25,6 +25,8 @@ ACTIONS = spaces.Box(np.array([-1e6, 0.5], np.float32), np.full(2, 1e6, np.float
 INITIAL_ACTION = (0.0, 0.5)  # zeros, clipped into the space
 NUMBERS = spaces.Box(-np.inf, np.inf, (2,))
 CAMERA = spaces.Dict({"image": spaces.Box(0, 255, (2, 2), np.uint8), "state": spaces.Box(-1e9, 1e9, (1,), np.float64)})
+BEFORE = spaces.Dict({"state": spaces.Box(-np.inf, np.inf, (1,)), "prev_action": ACTIONS})  # as TAAC sees it
+NO_ACTIONS: Any = ()
 
 
 @dataclass
@@ -34,12 +36,12 @@ class Frame:
     observation: int
     prev_action: tuple[float, float]
     action: tuple[float, float]
-    switch: bool
+    repeated: bool
     reward: float
+    discount: float
     terminated: bool
     truncated: bool
     next_observation: int
-    first: bool
 
 
 @dataclass
@@ -56,11 +58,12 @@ class Stream:
             self.history.append(None)
         self.observation, self.prev_action, self.first = number, INITIAL_ACTION, True
 
-    def add(self, number: int, switch: bool, end: str) -> Frame:
-        action = (float(number), number + 0.5) if switch else self.prev_action
+    def add(self, number: int, repeated: bool, end: str) -> Frame:
+        action = self.prev_action if repeated else (float(number), number + 0.5)
         ends = end in ("terminated", "both"), end in ("truncated", "both")
         assert self.observation is not None
-        frame = Frame(self.observation, self.prev_action, action, switch, 0.25 * number, *ends, number, self.first)
+        reward, discount = 0.25 * number, 0.5 ** (number % 4)
+        frame = Frame(self.observation, self.prev_action, action, repeated, reward, discount, *ends, number)
         self.history.append(frame)
         self.observation, self.prev_action, self.first = None if any(ends) else number, action, False
         return frame
@@ -77,7 +80,7 @@ class Stream:
         window: list[Any] = [places[begin]]
         for place in places[begin + 1 : begin + length]:
             ended = window[-1].terminated or window[-1].truncated
-            if ended or (follow == "repeats" and place.switch):  # type: ignore[union-attr]
+            if ended or (follow == "repeats" and not place.repeated):  # type: ignore[union-attr]
                 break
             window.append(place)
         return window
@@ -107,7 +110,7 @@ def bad_observations(good: Any) -> list[Any]:
     if not isinstance(good, dict):
         return [*bad_rows(good), {"observation": good}]
     one_bad = [{**good, key: bad} for key in good for bad in bad_rows(good[key])]
-    return [*one_bad, {"image": good["image"]}, {**good, "more": good["state"]}, good["state"], None]
+    return [*one_bad, {"state": good["state"]}, {**good, "more": good["state"]}, good["state"], None]
 
 
 BAD_SAMPLES: list[dict[str, Any]] = [
@@ -123,18 +126,18 @@ class ReplayMachine(RuleBasedStateMachine):
         data=st.data(),
         num_envs=st.integers(1, 3),
         kept=st.integers(3, 7),
-        camera=st.booleans(),
+        space=st.sampled_from([NUMBERS, CAMERA, BEFORE]),
         seed=st.integers(0, 9),
         begins=st.integers(0, 3),
     )
-    def build(self, data, num_envs, kept, camera, seed, begins):
-        self.space, self.num_envs, self.kept = CAMERA if camera else NUMBERS, num_envs, kept
+    def build(self, data, num_envs, kept, space, seed, begins):
+        self.space, self.num_envs, self.kept = space, num_envs, kept
         self.replay = self.empty(seed, spare=data.draw(st.integers(0, num_envs - 1), label="spare"))
         self.streams = [Stream() for _ in range(num_envs)]
         self.number = 0
         self.chunks: list[Any] = []
         for end in ["", "truncated", ""][:begins]:  # if none, what comes first is up to the rules
-            self.add([(True, end)] * num_envs, np.float32, goes_on=True)
+            self.add([(False, end)] * num_envs, np.float32, goes_on=True)
 
     def empty(self, seed: int, spare: int = 0) -> SequenceReplay:
         capacity = self.kept * self.num_envs + spare  # what is left over by the division is not used
@@ -144,11 +147,14 @@ class ReplayMachine(RuleBasedStateMachine):
         self.number += 1
         return self.number
 
-    def shown(self, numbers: Any, dtype: Any = np.float32) -> Any:
-        """The observations of these numbers."""
+    def shown(self, numbers: Any, dtype: Any = np.float32, prev_actions: Any = NO_ACTIONS) -> Any:
+        """The observations of these numbers, after these actions."""
         numbers = np.asarray(numbers, np.float64)
         if self.space is NUMBERS:
             return np.stack([numbers, -numbers], axis=-1).astype(dtype)
+        if self.space is BEFORE:
+            before = np.array(prev_actions or [INITIAL_ACTION] * len(numbers), dtype)
+            return {"state": numbers[:, None].astype(dtype), "prev_action": before}
         image = np.broadcast_to((numbers % 251)[:, None, None], (len(numbers), 2, 2))
         return {"image": image.astype(np.uint8), "state": numbers[:, None].astype(dtype)}
 
@@ -188,17 +194,19 @@ class ReplayMachine(RuleBasedStateMachine):
                 if begin and not goes_on:
                     break
                 self.start_those(np.array(self.waits))
-            self.replay.add(*self.frame(kinds[begin : begin + self.num_envs], dtype))
+            self.replay.add(**self.frame(kinds[begin : begin + self.num_envs], dtype))
 
-    def frame(self, kinds: Any, dtype: Any) -> list[Any]:
+    def frame(self, kinds: Any, dtype: Any) -> dict[str, Any]:
         """The arguments of `add` for one frame in every env, which the record takes in."""
         frames = [stream.add(self.fresh(), *kind) for stream, kind in zip(self.streams, kinds, strict=True)]
 
         def column(name: str, dtype: Any = None) -> np.ndarray:
             return np.array([getattr(frame, name) for frame in frames], dtype)
 
-        values = [column("action", dtype), column("switch"), column("reward", dtype)]
-        return [*values, column("terminated"), column("truncated"), self.shown(column("next_observation"), dtype)]
+        following = self.shown(column("next_observation"), dtype, [frame.action for frame in frames])
+        numbers = {name: column(name, dtype) for name in ("action", "reward", "discount")}
+        flags = {name: column(name) for name in ("terminated", "truncated", "repeated")}
+        return {**numbers, **flags, "next_observation": following}
 
     @rule(mask=st.lists(st.booleans(), min_size=3, max_size=3))
     def interrupt(self, mask):
@@ -246,26 +254,26 @@ class ReplayMachine(RuleBasedStateMachine):
         getattr(self, how)(data)
 
     def bad_add(self, data):
-        argument = data.draw(st.integers(0, 5), label="argument")
         arguments = self.some_frame(data.draw(st.sampled_from([np.float32, np.float64])))
+        name = data.draw(st.sampled_from(sorted(arguments)), label="argument")
         if any(self.waits):
             with refused(self.replay, says="every env must have been started"):
-                self.replay.add(*arguments)
-        names = ["action", "switch", "reward", "terminated", "truncated", "next_observation"]
-        if argument in (1, 3, 4):
+                self.replay.add(**arguments)
+        if name in ("terminated", "truncated", "repeated"):
             choices = bad_flags(self.num_envs)
         else:
-            choices = (bad_observations if argument == 5 else bad_rows)(arguments[argument])
-        says = f"{names[argument]}(: image|: state)? must .*got"
+            choices = (bad_observations if name == "next_observation" else bad_rows)(arguments[name])
+        says = f"{name}(: image|: state|: prev_action)? must .*got"
         says = "every env must have been started" if any(self.waits) else says
         for bad in some(data, choices):
             with refused(self.replay, says=says):
-                self.replay.add(*arguments[:argument], bad, *arguments[argument + 1 :])
+                self.replay.add(**{**arguments, name: bad})
 
-    def some_frame(self, dtype: Any) -> list[Any]:
+    def some_frame(self, dtype: Any) -> dict[str, Any]:
         count = self.num_envs
-        flags = np.zeros(count, bool)
-        return [np.ones((count, 2), dtype), flags, np.ones(count, dtype), flags, flags, self.shown([7] * count, dtype)]
+        numbers = {"action": np.ones((count, 2), dtype), "reward": np.ones(count, dtype), "discount": np.ones(count)}
+        flags = dict.fromkeys(("terminated", "truncated", "repeated"), np.zeros(count, bool))
+        return {**numbers, **flags, "next_observation": self.shown([7] * count, dtype)}
 
     def bad_start(self, data):
         good = self.shown([7] * self.num_envs)
@@ -274,7 +282,7 @@ class ReplayMachine(RuleBasedStateMachine):
                 self.replay.start(good)
             return
         for bad in some(data, bad_observations(good)):
-            with refused(self.replay, says="observation(: image|: state)? must .*got"):
+            with refused(self.replay, says="observation(: image|: state|: prev_action)? must .*got"):
                 self.replay.start(bad, np.array(self.waits))
 
     def bad_mask(self, data):
@@ -332,9 +340,7 @@ class ReplayMachine(RuleBasedStateMachine):
             with refused(loaded, says="sample: no env has a transition yet"):
                 loaded.sample(1)
             return
-        windows = loaded.sample(20)
-        drawn = windows.observation["state"] if self.space is CAMERA else windows.observation
-        assert {int(number) for number in drawn[:, 0]} <= set().union(*starts)
+        assert set(self.numbers(loaded.sample(20))) <= set().union(*starts)
 
     # What holds at all times
 
@@ -348,13 +354,17 @@ class ReplayMachine(RuleBasedStateMachine):
             kept = [place for stream in self.streams for place in stream.history[-self.kept :]]
             assert len(self.replay) == sum(place is not None for place in kept)
 
+    def numbers(self, windows: Windows) -> list[int]:
+        """Of the observations of a sample."""
+        drawn = windows.observation if self.space is NUMBERS else windows.observation["state"]
+        return drawn[:, 0].astype(int).tolist()
+
     def check(self, windows: Windows, batch: int, length: int, follow: str, train_on: str) -> None:
         """Every field of a sample against the record."""
-        starts = windows.observation["state"] if self.space is CAMERA else windows.observation
         owner = {
             place.observation: stream for stream in self.streams for place in stream.history[-self.kept :] if place
         }
-        expected = [owner[int(n)].window(int(n), length, follow, self.kept) for n in starts[:batch, 0]]
+        expected = [owner[n].window(n, length, follow, self.kept) for n in self.numbers(windows)[:batch]]
         self.check_shares([owner[window[0].observation] for window in expected])
 
         def matrix(value: Any, dtype: Any) -> np.ndarray:
@@ -365,23 +375,20 @@ class ReplayMachine(RuleBasedStateMachine):
             return np.array([getattr(frame, name) for frame in frames], dtype)
 
         valid = matrix(lambda window, k: True, bool)
-        nodes = [expected[b][k] for k in range(length) for b in range(batch) if valid[k, b]]
-        trained = nodes if train_on == "all" else nodes[:batch]
-        ended = column(nodes, "terminated", bool) | column(nodes, "truncated", bool)
+        inside = [expected[b][k] for k in range(length) for b in range(batch) if valid[k, b]]
+        trained = inside if train_on == "all" else inside[:batch]
+        before, executed = [frame.prev_action for frame in trained], [frame.action for frame in inside]
         wanted = Windows(
-            observation=self.shown(column(trained, "observation", float)),
+            observation=self.shown(column(trained, "observation", float), prev_actions=before),
             action=column(trained, "action", np.float32),
-            prev_action=column(trained, "prev_action", np.float32),
-            first=column(trained, "first", bool),
+            next_observation=self.shown(column(inside, "next_observation", float), prev_actions=executed),
             reward=matrix(lambda window, k: window[k].reward, np.float32),
+            discount=matrix(lambda window, k: window[k].discount, np.float32),
             terminated=matrix(lambda window, k: window[k].terminated, bool),
             truncated=matrix(lambda window, k: window[k].truncated, bool),
-            repeated=matrix(lambda window, k: k + 1 < len(window) and not window[k + 1].switch, bool),
+            repeated=matrix(lambda window, k: k + 1 < len(window) and window[k + 1].repeated, bool),
             valid=valid,
-            node_index=np.flatnonzero(valid),
-            node_observation=self.shown(column(nodes, "next_observation", float)),
-            node_action=column(nodes, "action", np.float32),
-            node_ended=ended,
+            index=np.flatnonzero(valid),
         )
         assert_same_arrays(vars(windows), vars(wanted))
 
@@ -403,14 +410,14 @@ def assert_same_arrays(left: dict[str, Any], right: dict[str, Any]) -> None:
 
 
 def usable(chunks: list[Any], env: int, kept: int) -> range:
-    """The slots whose transition and previous action are in the chunks without a gap after them, found one by one."""
+    """The slots whose transition is in the chunks without a gap after them, found one by one."""
     saved_at: dict[int, int] = {}  # the head at the time when a slot was last saved
     for arrays, _ in chunks:
         saved_at |= dict.fromkeys(range(arrays["from"][env], arrays["head"][env] + 1), arrays["head"][env])
     head = first = int(chunks[-1][0]["head"][env])
     while saved_at.get(first - 1, -1) > first - 1:  # the slot at a head has an observation, but no transition yet
         first -= 1
-    return range(max(first + 1 if first else 0, head - kept), head)
+    return range(max(first, head - kept), head)
 
 
 # --- Ways to mutilate a chunk: each changes the arrays, or returns False if it cannot be done to this one -----------
@@ -518,10 +525,10 @@ def test_the_record_itself():
     """By hand: two frames, an end, and one frame of the next episode, of which the last three places are kept."""
     stream = Stream()
     stream.start(1)
-    for number, switch, end in [(2, True, ""), (3, False, "truncated")]:
-        stream.add(number, switch, end)
+    for number, repeated, end in [(2, False, ""), (3, True, "truncated")]:
+        stream.add(number, repeated, end)
     stream.start(4)
-    stream.add(5, True, "")
+    stream.add(5, False, "")
     assert [frame.observation for frame in stream.window(1, 4, "repeats", 9)] == [1, 2]
     assert [frame.observation for frame in stream.window(4, 4, "episode", 3)] == [4]
     assert stream.history[2] is None

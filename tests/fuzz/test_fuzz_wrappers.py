@@ -18,8 +18,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from plain_wrappers import PLAIN, PlainEnv
-from test_bad_input import BAD_ARGUMENTS, BAD_STATES
+from plain_wrappers import PLAIN, PlainEnv, stream_words
+from test_bad_input import BAD_ARGUMENTS, BAD_STATES, BAD_ZETA_STATES
 from toy_envs import ACTION_SPACES, ToyEnv, same
 from vector_toys import MODES, REPORTED, Drift, NativeDrift, assert_same, assert_same_infos
 
@@ -33,7 +33,6 @@ Layer = tuple[str, dict[str, Any]]
 UNCHECKED = {"RewardNormalizerWrapper", "RepeatStatisticsWrapper"}
 SEEDS = st.integers(0, 5)
 BAD_SEEDS: list[Any] = [-1, 1.5, "1", [[1]], b"1", {1}]
-BAD_FRAMES: list[Any] = [None, {}, {"frames": -1}, {"frames": 2.5}, {"frames": np.nan}, {"frames": "3"}, {"count": 1}]
 BAD_BATCHES: list[Any] = [np.nan, [1.0, np.inf], 1e200, [], None, "3", 1j, [[1.0], [1.0, 2.0]], {"x": 1}]
 SPACES: dict[str, spaces.Space] = {
     **ACTION_SPACES,
@@ -216,7 +215,11 @@ class StackMachine(RuleBasedStateMachine):
         count, first = data.draw(st.integers(0, 20), label="count"), data.draw(st.floats(-5, 5), label="mean")
         for layer, twin, model in self.with_states():
             moments = {"count": count, "first_moment": first, "second_moment": first**2 + count / 4}
-            bad, state = (BAD_STATES, moments) if hasattr(layer, "normalizer") else (BAD_FRAMES, {"frames": count})
+            place = {"frames": count, "stream": stream_words(np.random.default_rng(count))}
+            is_normalizer = hasattr(layer, "normalizer")
+            bad, state = (BAD_STATES, moments) if is_normalizer else (BAD_ZETA_STATES, place)
+            if not is_normalizer and self.was_seeded:
+                assert layer.state_dict() == {"frames": model.frames, "stream": stream_words(model.rng)}
             with refused(self.env, says="`state"):
                 layer.load_state_dict(data.draw(st.sampled_from(bad), label="state"))
             for each in (layer, twin):
@@ -455,16 +458,18 @@ class VectorMachine(RuleBasedStateMachine):
         count = data.draw(st.integers(0, 20), label="count")
         for layer in with_method(self.envs, "load_state_dict"):
             is_normalizer = hasattr(layer, "normalizer")
-            bad = BAD_STATES if is_normalizer else [*BAD_FRAMES, {"frames": np.ones(self.num_envs + 1)}]
+            bad = BAD_STATES if is_normalizer else [*BAD_ZETA_STATES, {"frames": np.ones(self.num_envs + 1)}]
             with refused(self.envs, says="`state"):
                 layer.load_state_dict(data.draw(st.sampled_from(bad), label="state"))
             if is_normalizer:
                 state: Any = {"count": count, "first_moment": 0.5, "second_moment": 1.0}
                 self.normalizers[0].load(state)
             else:
-                state = {"frames": count + np.arange(self.num_envs)}
+                words = [stream_words(np.random.default_rng(count + i)) for i in range(self.num_envs)]
+                state = {"frames": count + np.arange(self.num_envs), "stream": np.array(words)}
                 for i, env in enumerate(self.wanted.envs):
-                    with_method(env, "load_state_dict")[0].load_state_dict({"frames": count + i})
+                    one = {"frames": count + i, "stream": words[i]}
+                    with_method(env, "load_state_dict")[0].load_state_dict(one)
             layer.load_state_dict(state)
             assert_same(state, layer.state_dict())
 

@@ -22,16 +22,9 @@ import numpy as np
 import pytest
 import torch
 
-from taac_wrappers.training import checkpoint, tracking
-from taac_wrappers.training.checkpoint import (
-    CheckpointError,
-    CheckpointStore,
-    CheckpointWriteError,
-    flatten_optimizer,
-    restore_optimizer,
-    restore_rng,
-    rng_state,
-)
+from taac_wrappers.training import checkpoint, curve, files, sinks, tracking
+from taac_wrappers.training.checkpoint import CheckpointError, CheckpointStore, CheckpointWriteError
+from taac_wrappers.training.snapshots import flatten_optimizer, restore_optimizer, restore_rng, rng_state
 
 
 @pytest.fixture(autouse=True)
@@ -359,7 +352,7 @@ def test_bad_input_changes_nothing(tmp_path, change, error, message):
 
 
 def test_meta_that_could_not_be_read_again_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracking, "JSON_LIMIT", 100)
+    monkeypatch.setattr(files, "JSON_LIMIT", 100)
     with pytest.raises(ValueError, match="meta must encode to at most 100 bytes of JSON, got 1"):
         CheckpointStore(tmp_path).save(0, {}, {}, {"text": "x" * 100}, RingReplay())
     assert not list(tmp_path.iterdir())
@@ -383,7 +376,7 @@ class DiskFault:
         self.at, self.error, self.for_good = at, error, for_good
         for name in DISK_CALLS:
             monkeypatch.setattr(os, name, self._faulty(getattr(os, name)))
-        monkeypatch.setattr(tracking, "open", self._open, raising=False)
+        monkeypatch.setattr(files, "open", self._open, raising=False)
 
     def _fails(self) -> bool:
         self.calls += 1
@@ -756,7 +749,7 @@ def test_hostile_meta_is_rejected(tmp_path, data):
 def test_oversized_json_is_not_read(tmp_path, monkeypatch, name):
     saved_run(tmp_path, 3, 6)
     limit = 4096
-    monkeypatch.setattr(tracking, "JSON_LIMIT", limit)
+    monkeypatch.setattr(files, "JSON_LIMIT", limit)
     data = b'{"a":"' + b"x" * limit + b'"}'
     if name == "meta.json":
         plant(tmp_path, "meta", data)
@@ -924,6 +917,7 @@ def test_a_generator_without_saved_state_changes_nothing():
 
 
 def test_no_pickle_is_imported():
-    source = Path(checkpoint.__file__).read_text() + Path(tracking.__file__).read_text()
+    modules = checkpoint, curve, files, sinks, snapshots, tracking
+    source = "".join(Path(module.__file__).read_text() for module in modules)
     assert "import pickle" not in source
     assert "torch.load" not in source.replace("safetensors.torch.load", "")

@@ -19,10 +19,11 @@ from taac_wrappers.training.replay import SequenceReplay
 ENVS = 2
 BOX = spaces.Box(-np.inf, np.inf, (1,))
 ACTIONS = spaces.Box(-1e9, 1e9, (1,))
+DICT = spaces.Dict(observation=BOX, prev_action=ACTIONS)
 
 
-def empty_replay(frames: int) -> SequenceReplay:
-    return SequenceReplay(BOX, ACTIONS, capacity=frames, num_envs=ENVS, seed=0)
+def empty_replay(frames: int, space: spaces.Space = DICT) -> SequenceReplay:
+    return SequenceReplay(space, ACTIONS, capacity=frames, num_envs=ENVS, seed=0)
 
 
 @dataclass
@@ -39,7 +40,10 @@ class History:
         self.number = 0
         self.prev_action = np.zeros((ENVS, 1))
         self.observation = self._fresh()
-        self.replay.start(self.observation)
+        self.replay.start(self._shown())
+
+    def _shown(self) -> dict[str, np.ndarray]:
+        return {"observation": self.observation, "prev_action": self.prev_action}
 
     def _fresh(self) -> np.ndarray:
         self.number += ENVS
@@ -47,37 +51,54 @@ class History:
 
     def play(self, steps: int) -> None:
         for _ in range(steps):
-            action, reward = self._fresh(), self._fresh()[:, 0]
-            terminated, switch = self.rng.random(ENVS) < 0.2, self.rng.random(ENVS) < 0.5
-            following, no = self._fresh(), np.zeros(ENVS, bool)
-            self.replay.add(action, switch, reward, terminated, no, following)
+            action, reward, discount = self._fresh(), self._fresh()[:, 0], 1 / self._fresh()[:, 0].astype(np.float32)
+            terminated, repeated = self.rng.random(ENVS) < 0.2, self.rng.random(ENVS) < 0.5
+            following, no = {"observation": self._fresh(), "prev_action": action}, np.zeros(ENVS, bool)
+            self.replay.add(action, reward, terminated, no, following, repeated=repeated, discount=discount)
             self.frame += ENVS
             for env in range(ENVS):
-                told = self.prev_action[env, 0], action[env, 0], reward[env], following[env, 0], terminated[env]
+                told = self.prev_action[env, 0], action[env, 0], reward[env], discount[env]
+                told = *told, following["observation"][env, 0], terminated[env]
                 self.truth[self.observation[env, 0]] = (*told, self.frame)
             self.prev_action = np.where(terminated[:, None], 0, action)
-            self.observation = following
+            self.observation = following["observation"]
             if terminated.any():
-                self.observation = np.where(terminated[:, None], self._fresh(), following)
-                self.replay.start(self.observation, terminated)
+                self.observation = np.where(terminated[:, None], self._fresh(), self.observation)
+                self.replay.start(self._shown(), terminated)
+
+    def kept(self, after: int) -> dict[float, int]:
+        """The frames that are left without the chunks up to ``after``.
+
+        A chunk begins with the newest transition of the one before. Where that ended an episode, it begins with the
+        final observation, because the next episode had been started.
+        """
+        return {
+            observation: frame
+            for observation, (*_, terminated, frame) in self.truth.items()
+            if frame > after or (frame == after and not terminated)
+        }
 
     def check_samples(self, replay: SequenceReplay, after: int) -> None:
         """Everything drawn is what happened, and what is drawn are the frames after ``after``, each of them."""
         drawn = {}
         windows = replay.sample(1500, 3, follow="episode", train_on="all")
-        flat_reward = windows.reward.reshape(-1)[windows.node_index]
-        flat_ended = windows.terminated.reshape(-1)[windows.node_index]
-        for row, observation in enumerate(windows.observation[:, 0].tolist()):
-            prev_action, action, reward, following, terminated, frame = self.truth[observation]
-            assert windows.prev_action[row, 0] == prev_action
-            assert windows.action[row, 0] == action
-            assert flat_reward[row] == reward
-            assert windows.node_observation[row, 0] == following
-            assert flat_ended[row] == terminated
+        reward, discount, ended = (
+            rows.reshape(-1)[windows.index] for rows in (windows.reward, windows.discount, windows.terminated)
+        )
+        for row, observation in enumerate(windows.observation["observation"][:, 0].tolist()):
+            *told, frame = self.truth[observation]
+            assert told == [
+                windows.observation["prev_action"][row, 0],
+                windows.action[row, 0],
+                reward[row],
+                discount[row],
+                windows.next_observation["observation"][row, 0],
+                ended[row],
+            ]
+            assert windows.next_observation["prev_action"][row, 0] == windows.action[row, 0]
             drawn[observation] = frame
-        kept = {observation: told[-1] for observation, told in self.truth.items() if told[-1] > after}
-        assert drawn == kept
-        assert len(replay) == len(kept)
+        assert drawn == self.kept(after)
+        assert len(replay) == len(drawn)
 
 
 def save(store: CheckpointStore, history: History) -> Path:
@@ -194,7 +215,7 @@ def test_the_run_then_saves_and_loads_without_what_was_lost(tmp_path):
     history.check_samples(replay, after=50)
     # A store that has to write everything anew does not write what was never loaded.
     everything, _ = replay.chunk(None)
-    assert everything["from"].tolist() == [int(position) - 1 for position in replay._intact_from]
+    assert everything["from"].tolist() == replay._intact_from.tolist()
     replay = empty_replay(1000)
     replay.load_chunks([(everything, {})])
     history.check_samples(replay, after=50)
@@ -207,14 +228,14 @@ def test_once_the_ring_has_gone_round_the_loss_is_forgotten(tmp_path):
         loaded = CheckpointStore(tmp_path).load()
     damaged = empty_replay(60)
     damaged.load_chunks(loaded.chunks)
-    assert len(damaged) == 30 < len(history.replay)
+    assert 30 <= len(damaged) == len(history.kept(20)) <= 30 + ENVS < len(history.replay)
     twin = copy.deepcopy(history)
     history.replay, whole = damaged, twin.replay
     history.play(60)
     twin.play(60)
     damaged.rng.bit_generator.state = whole.rng.bit_generator.state
     one, other = damaged.sample(500, 3), whole.sample(500, 3)
-    assert np.array_equal(one.observation, other.observation)
+    assert np.array_equal(one.observation["observation"], other.observation["observation"])
     assert np.array_equal(one.reward, other.reward)
 
 
@@ -224,16 +245,16 @@ def test_a_lone_final_observation_is_no_transition():
     no, yes = np.zeros(1, bool), np.ones(1, bool)
     replay.start(np.zeros((1, 1)))
     for ended in (no, no, yes):
-        replay.add(np.ones((1, 1)), yes, np.ones(1), ended, no, np.ones((1, 1)))
-    _, cursor = replay.chunk(None)
+        replay.add(np.ones((1, 1)), np.ones(1), ended, no, np.ones((1, 1)), repeated=no, discount=np.ones(1))
     replay.start(np.zeros((1, 1)))
+    _, cursor = replay.chunk(None)
     second = replay.chunk(cursor)
     rest = SequenceReplay(BOX, ACTIONS, capacity=100, num_envs=1, seed=0)
     rest.load_chunks([second])
     assert len(rest) == 0
     with pytest.raises(ValueError, match="no env has a transition yet"):
         rest.sample(1)
-    rest.add(np.full((1, 1), 7.0), yes, np.ones(1), no, no, np.ones((1, 1)))
+    rest.add(np.full((1, 1), 7.0), np.ones(1), no, no, np.ones((1, 1)), repeated=no, discount=np.ones(1))
     assert len(rest) == 1
     assert set(rest.sample(20).action[:, 0].tolist()) == {7.0}
 
@@ -242,13 +263,18 @@ def test_an_interruption_that_only_the_missing_chunk_told_of_is_seen_by_the_next
     replay = SequenceReplay(BOX, ACTIONS, capacity=100, num_envs=1, seed=0)
     no, yes = np.zeros(1, bool), np.ones(1, bool)
     replay.start(np.zeros((1, 1)))
-    for number in (1.0, 2.0):
-        replay.add(np.full((1, 1), number), yes, np.full(1, number), no, no, np.full((1, 1), number))
+
+    def add(number: float) -> None:
+        told = np.full((1, 1), number), np.full(1, number), no, no, np.full((1, 1), number)
+        replay.add(*told, repeated=no, discount=np.ones(1))
+
+    add(1.0)
+    add(2.0)
     first, cursor = replay.chunk(None)
     replay.interrupt(yes)
     replay.start(np.full((1, 1), 5.0))
     _, cursor = replay.chunk(cursor)  # lost
-    replay.add(np.full((1, 1), 6.0), yes, np.full(1, 6.0), no, no, np.full((1, 1), 6.0))
+    add(6.0)
     rest = SequenceReplay(BOX, ACTIONS, capacity=100, num_envs=1, seed=0)
     rest.load_chunks([(first, {}), replay.chunk(cursor)])
     assert len(rest) == len(replay) == 3
@@ -277,6 +303,9 @@ def chunk_of(replay: SequenceReplay) -> dict[str, np.ndarray]:
         ({"reward": np.zeros(12)}, "'reward'.* must have dtype float32"),
         ({"reward": np.full(12, np.nan, np.float32)}, "'reward'.* must be finite"),
         ({"reward": np.zeros(11, np.float32)}, r"'reward'.* must be numbers of shape \(12,\)"),
+        ({"discount": np.zeros(12)}, "'discount'.* must have dtype float32"),
+        ({"discount": np.full(12, np.inf, np.float32)}, "'discount'.* must be finite"),
+        ({"discount": None}, "chunk must hold"),
         ({"observation": np.zeros((12, 2), np.float32)}, r"'observation'.* must be numbers of shape \(12, 1\)"),
         ({"action": np.zeros((12, 10**6), np.float32)}, r"'action'.* must be numbers of shape \(12, 1\)"),
         ({"extra": np.zeros(1)}, "chunk must hold"),
@@ -287,13 +316,13 @@ def chunk_of(replay: SequenceReplay) -> dict[str, np.ndarray]:
     ],
 )
 def test_chunks_that_do_not_fit_are_refused_and_change_nothing(change, message):
-    recorded = empty_replay(50)
+    recorded = empty_replay(50, BOX)
     recorded.start(np.zeros((2, 1)))
     no = np.zeros(2, bool)
     for _ in range(5):
-        recorded.add(np.ones((2, 1)), ~no, np.ones(2), no, no, np.ones((2, 1)))
+        recorded.add(np.ones((2, 1)), np.ones(2), no, no, np.ones((2, 1)), repeated=no, discount=np.ones(2))
     chunk = {key: value for key, value in (chunk_of(recorded) | change).items() if value is not None}
-    replay = empty_replay(50)
+    replay = empty_replay(50, BOX)
     before = chunk_of(replay)
     with pytest.raises(ValueError, match=message):
         replay.load_chunks([(chunk, {})])

@@ -16,16 +16,21 @@ from pathlib import Path
 import pytest
 import sac_continuous as sac
 import taac_continuous as taac
+from number_script import Args, Number, main, metric_lines, plot_curve, record
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_run import Args, Number, main, metric_lines, plot_curve, record
+from tensorboard.summary.writer import event_file_writer
 
+from taac_wrappers.training import folder, progress, sinks, tracking
 from taac_wrappers.training import run as run_module
-from taac_wrappers.training import tracking
 from taac_wrappers.training.checkpoint import CheckpointStore
+from taac_wrappers.training.state import Counters
 from taac_wrappers.training.tracking import Tracker, read_metrics
 
-# What the thread of TensorBoard's writer dies of is noticed at the next call of the writer.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+pytestmark = [
+    pytest.mark.usefixtures("inside_an_empty_folder"),
+    # What the thread of TensorBoard's writer dies of is noticed at the next call of the writer.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 
 RUN = Path("run")
 
@@ -47,17 +52,14 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.now = 0.0
         fake = types.SimpleNamespace(monotonic=lambda: self.now, strftime=lambda _: "now")
-        monkeypatch.setattr(run_module, "time", fake)
-        monkeypatch.setattr(tracking, "time", fake)
+        for module in (run_module, folder, progress, tracking, sinks):
+            monkeypatch.setattr(module, "time", fake)
+        # TensorBoard reads files in the order of their names. In truth a minute lies between two of a run; here it is
+        # the same second, and a number decides that other tests have driven up: as text, 100 would be before 99.
+        monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
 
-    def __call__(self, counters: run_module.Counters) -> None:
+    def __call__(self, counters: Counters) -> None:
         self.now += 10
-
-
-@pytest.fixture(autouse=True)
-def inside_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_module, "plot_curve", lambda folder: folder / "curve.png")  # takes longer than a run
 
 
 def test_the_limit_is_one_for_root_too(tmp_path):
@@ -75,7 +77,7 @@ def test_a_full_disk_is_said_once_a_minute_and_saved_to_when_there_is_room(monke
     disk = contextlib.ExitStack()
     capsys.readouterr()
 
-    def at_frame(counters: run_module.Counters) -> None:
+    def at_frame(counters: Counters) -> None:
         clock(counters)
         saved[counters.frames] = CheckpointStore(RUN).newest_frame()
         said[counters.frames] = capsys.readouterr().err
@@ -100,7 +102,7 @@ def test_what_a_full_disk_left_out_of_the_metrics_comes_later(monkeypatch, capsy
     clock = Clock(monkeypatch)
     disk, sizes = contextlib.ExitStack(), []
 
-    def at_frame(counters: run_module.Counters) -> None:
+    def at_frame(counters: Counters) -> None:
         clock(counters)
         sizes.append((RUN / "metrics.csv").stat().st_size)
         if counters.frames == 20:
@@ -128,7 +130,7 @@ def test_what_a_full_disk_left_out_of_tensorboard_comes_later(monkeypatch, capsy
     clock, disk = Clock(monkeypatch), contextlib.ExitStack()
     capsys.readouterr()
 
-    def at_frame(counters: run_module.Counters) -> None:
+    def at_frame(counters: Counters) -> None:
         clock(counters)
         if counters.frames == 20:
             disk.enter_context(full_disk((RUN / "metrics.csv").stat().st_size))
@@ -183,7 +185,7 @@ def test_a_disk_that_stays_full_ends_with_one_line_and_code_1(capsys, first_save
     capsys.readouterr()
     disk = contextlib.ExitStack()
 
-    def at_frame(counters: run_module.Counters) -> None:
+    def at_frame(counters: Counters) -> None:
         if counters.frames == (20 if first_save else 1):
             disk.enter_context(full_disk((RUN / "metrics.csv").stat().st_size))
 
@@ -213,7 +215,7 @@ def test_a_disk_that_stays_full_ends_with_one_line_and_code_1(capsys, first_save
 def test_an_interrupted_run_that_cannot_be_saved_does_not_claim_so(capsys):
     disk = contextlib.ExitStack()
 
-    def at_frame(counters: run_module.Counters) -> None:
+    def at_frame(counters: Counters) -> None:
         if counters.frames == 20:
             disk.enter_context(full_disk())
             os.kill(os.getpid(), 15)
@@ -235,7 +237,7 @@ def in_the_way(path: Path) -> None:
 def test_a_folder_that_may_not_be_written_to(monkeypatch, capsys):
     clock = Clock(monkeypatch)
 
-    def at_frame(counters: run_module.Counters) -> None:
+    def at_frame(counters: Counters) -> None:
         clock(counters)
         if counters.frames == 20:
             in_the_way(RUN / "checkpoint")
@@ -253,7 +255,7 @@ def test_a_folder_that_may_not_be_written_to(monkeypatch, capsys):
 def test_only_the_agent_file_cannot_be_written(monkeypatch, capsys):
     save = Number.save
 
-    def at_frame(counters: run_module.Counters) -> None:
+    def at_frame(counters: Counters) -> None:
         if counters.frames == 20:
             monkeypatch.setattr(Number, "save", lambda self, path: Path("missing/agent").write_text("x"))
 
@@ -268,7 +270,7 @@ def test_only_the_agent_file_cannot_be_written(monkeypatch, capsys):
 def test_only_the_curve_cannot_be_written(monkeypatch, capsys):
     monkeypatch.setattr(run_module, "plot_curve", plot_curve)
 
-    def at_frame(counters: run_module.Counters) -> None:
+    def at_frame(counters: Counters) -> None:
         if counters.frames == 40:
             in_the_way(RUN / "curve.png")
 
@@ -279,7 +281,7 @@ def test_only_the_curve_cannot_be_written(monkeypatch, capsys):
 
 
 def test_a_video_that_cannot_be_written_is_left_out(capsys):
-    def at_frame(counters: run_module.Counters) -> None:
+    def at_frame(counters: Counters) -> None:
         if counters.frames == 5:
             shutil.rmtree(RUN / "videos", ignore_errors=True)
             (RUN / "videos").write_text("in the way")

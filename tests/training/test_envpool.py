@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from test_engines import actions_for, play
+from test_engines import actions_for, play, random_actions, wrap
 
-from taac_wrappers.training.envs import make_env, make_vector_env
+from taac_wrappers import NRepeatWrapper
+from taac_wrappers.training.envs import make_env, make_vector_env, no_wrappers
 from taac_wrappers.training.replay import SequenceReplay
+from taac_wrappers.training.structure import named
 
 PHYSICS = "ignore:envpool has its own build"
 
@@ -21,10 +25,12 @@ def test_envpool_says_that_its_physics_differ():
 
 @pytest.mark.filterwarnings(PHYSICS)
 def test_envpool_has_the_same_spaces():
-    for env_id in ("Pendulum-v1", "BipedalWalkerHardcore-v3", "FetchReach-v4"):
-        pooled, plain = make_vector_env(env_id, 2, engine="envpool"), make_vector_env(env_id, 2)
-        assert pooled.single_observation_space == plain.single_observation_space
-        assert pooled.single_action_space == plain.single_action_space
+    for wrappers in (no_wrappers, wrap):
+        for env_id in ("Pendulum-v1", "BipedalWalkerHardcore-v3", "FetchReach-v4"):
+            pooled, plain = (make_vector_env(env_id, 2, wrappers, engine=engine) for engine in ("envpool", "sync"))
+            assert pooled.single_observation_space == plain.single_observation_space
+            assert pooled.single_action_space == plain.single_action_space
+            assert pooled.executed_action_space == plain.executed_action_space
 
 
 @pytest.mark.filterwarnings(PHYSICS)
@@ -41,6 +47,11 @@ def test_same_seed_same_run_in_envpool():
     assert runs[0] != runs[2]
 
 
+def joined(observation: Any) -> np.ndarray:
+    """A copy of observations as rows, those of a Dict side by side."""
+    return np.concatenate(list(named("observation", observation).values()), axis=1)
+
+
 @pytest.mark.filterwarnings(PHYSICS)
 @pytest.mark.parametrize(("env_id", "frames"), [("Pendulum-v1", 650), ("FetchReach-v4", 130), ("Hopper-v5", 120)])
 def test_no_ghost_transitions_reach_the_replay(env_id, frames):
@@ -52,21 +63,25 @@ def test_no_ghost_transitions_reach_the_replay(env_id, frames):
     observation, _ = envs.reset(seed=0)
     replay.start(observation)
     statistics: list[list[tuple[float, int]]] = [[], [], []]
-    finals, firsts = [], [*observation.copy()]
+    finals, firsts = [], [*joined(observation)]
     for action in actions_for(envs, frames, 0):
         observation, reward, terminated, truncated, infos = envs.step(action)
-        replay.add(action, np.ones(3, bool), reward, terminated, truncated, observation)
+        assert infos["frames"].tolist() == [1, 1, 1]
+        assert not infos["repeated"].any()
+        told = infos["executed_action"], reward, terminated, truncated, observation
+        replay.add(*told, repeated=infos["repeated"], discount=np.full(3, 0.99))
         if (done := terminated | truncated).any():
             for env in np.flatnonzero(done):
                 statistics[env].append((infos["episode"]["r"][env], infos["episode"]["l"][env]))
-            finals += [*observation[done].copy()]
+            finals += [*joined(observation)[done]]
             before, (observation, _) = observation, envs.reset(options={"reset_mask": done})
-            np.testing.assert_array_equal(observation[~done], before[~done])
-            firsts += [*observation[done].copy()]
+            np.testing.assert_array_equal(joined(observation)[~done], joined(before)[~done])
+            firsts += [*joined(observation)[done]]
             replay.start(observation, done)
     assert all(len(episodes) >= 2 for episodes in statistics)
     assert len(replay) == 3 * frames
 
+    kept = joined(replay._observation)
     for env in range(3):  # episode by episode, as they lie in the ring
         start = 0
         for episode_return, length in statistics[env]:
@@ -74,8 +89,8 @@ def test_no_ghost_transitions_reach_the_replay(env_id, frames):
             np.testing.assert_allclose(replay._reward[slots].sum(), episode_return, rtol=1e-5)
             assert not (replay._flags[slots[:-1]] & 0b1100).any()  # nothing ends before its end
             assert replay._flags[slots[-1]] & 0b1100
-            assert any(np.array_equal(replay._observation[slots[0]], first) for first in firsts)
-            assert any(np.array_equal(replay._observation[slots[-1] + 1], final) for final in finals)
+            assert any(np.array_equal(kept[slots[0]], first) for first in firsts)
+            assert any(np.array_equal(kept[slots[-1] + 1], final) for final in finals)
             start += length + 1
     for final in finals:
         assert not any(np.array_equal(final, first) for first in firsts)
@@ -96,32 +111,94 @@ def test_time_limits_are_truncations_and_those_of_gymnasium():
 def test_actions_are_clipped_and_scaled_to_the_environments_bounds(monkeypatch):
     envs = make_vector_env("Pendulum-v1", 3, engine="envpool")
     envs.reset(seed=0)
-    pool, received = envs._engine._pool, []
+    pool, received = envs._engine._pool._pool, []
 
     class Spy:
         def step(self, action):
             received.append(action.copy())
             return pool.step(action)
 
-    monkeypatch.setattr(envs._engine, "_pool", Spy())
+    monkeypatch.setattr(envs._engine._pool, "_pool", Spy())
     envs.step(np.array([[-1.0], [0.25], [7.0]], np.float32))
     assert received[0].tolist() == [[-2.0], [0.5], [2.0]]  # Pendulum's actions are in [-2, 2]
 
 
 @pytest.mark.filterwarnings(PHYSICS)
-def test_goal_observations_are_flattened_as_ours_are():
+def test_goal_observations_stay_apart_as_ours_do():
     envs = make_vector_env("FetchReach-v4", 2, engine="envpool")
     raw = {
         "observation": np.array([[1.0, -300.0]]),
         "achieved_goal": np.array([[9.0]]),
         "desired_goal": np.array([[3.0]]),
     }
-    np.testing.assert_array_equal(envs._engine._flatten(raw), np.array([[1, -200, 3]], np.float32), strict=True)
+    flat = envs._engine._pool._flat(raw)
+    assert flat.keys() == raw.keys()
+    for key, numbers in {"observation": [1, -200], "achieved_goal": [9], "desired_goal": [3]}.items():
+        np.testing.assert_array_equal(flat[key], np.array([numbers], np.float32), strict=True)
     observation, _ = envs.reset(seed=0)
-    assert observation.shape == (2, 13)
     plain = make_env("FetchReach-v4").reset(seed=0)[0]
-    # The gripper starts at the same place in both; only the goal, the last three entries, is drawn.
-    np.testing.assert_allclose(observation[0, :3], plain[:3], atol=0.01)
+    assert observation.keys() == plain.keys()
+    assert observation in envs.observation_space
+    # The gripper starts at the same place in both; only the goal is drawn.
+    for key in ("observation", "achieved_goal"):
+        np.testing.assert_allclose(observation[key][0, :3], plain[key][:3], atol=0.01)
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+@pytest.mark.parametrize(("env_id", "steps"), [("Pendulum-v1", 450), ("FetchReach-v4", 120), ("Hopper-v5", 120)])
+def test_a_methods_wrappers_go_around_the_pool(env_id, steps):
+    """By hand, over several episodes: what is executed, what is seen of it, and the statistics at an episode's end."""
+    envs = make_vector_env(env_id, 3, wrap, engine="envpool")
+    observation, _ = envs.reset(seed=0)
+    before = np.zeros((3, *envs.executed_action_space.shape), np.float32)
+    repeated, frames = np.zeros(3, int), np.zeros(3, int)
+    np.testing.assert_array_equal(observation["prev_action"], before, strict=True)
+    episodes = 0
+    for action in random_actions(envs, steps, 0):
+        observation, _, terminated, truncated, infos = envs.step(action)
+        before = np.where(action["switch"][:, None] == 1, action["action"], before)
+        repeated += action["switch"] == 0
+        frames += 1
+        np.testing.assert_array_equal(infos["executed_action"], before, strict=True)
+        np.testing.assert_array_equal(observation["prev_action"], before, strict=True)
+        assert infos["repeated"].tolist() == (action["switch"] == 0).tolist()
+        assert infos["frames"].tolist() == [1, 1, 1]
+        done = terminated | truncated
+        assert infos["_episode"].tolist() == done.tolist()
+        for env in np.flatnonzero(done):
+            episodes += 1
+            assert infos["episode"]["l"][env] == infos["repeat"]["frames"][env] == frames[env]
+            assert infos["repeat"]["fraction"][env] == repeated[env] / frames[env]
+        if done.any():
+            observation, _ = envs.reset(options={"reset_mask": done})
+            before[done], repeated[done], frames[done] = 0, 0, 0
+            np.testing.assert_array_equal(observation["prev_action"], before)
+    assert episodes >= 6
+    assert envs.stop_reason is None
+    envs.close()
+
+
+def test_a_wrapper_without_a_vector_version_is_refused():
+    with pytest.raises(ValueError, match="--env-engine envpool cannot be used with NRepeatWrapper"):
+        make_vector_env("Pendulum-v1", 1, lambda env: NRepeatWrapper(env, 2), engine="envpool")
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+def test_goals_reach_the_replay_from_a_pool():
+    envs = make_vector_env("FetchReach-v4", 2, wrap, engine="envpool")
+    replay = SequenceReplay(envs.single_observation_space, envs.executed_action_space, capacity=60, num_envs=2, seed=0)
+    observation, _ = envs.reset(seed=0)
+    replay.start(observation)
+    goals = observation["desired_goal"].copy()
+    for action in random_actions(envs, 20, 0):
+        observation, reward, terminated, truncated, infos = envs.step(action)
+        told = infos["executed_action"], reward, terminated, truncated, observation
+        replay.add(*told, repeated=infos["repeated"], discount=np.ones(2))
+    windows = replay.sample(100)
+    assert windows.observation.keys() == {"achieved_goal", "desired_goal", "observation", "prev_action"}
+    assert {goal.tobytes() for goal in windows.observation["desired_goal"]} == {goal.tobytes() for goal in goals}
+    np.testing.assert_array_equal(windows.next_observation["prev_action"], windows.action)
+    envs.close()
 
 
 @pytest.mark.filterwarnings(PHYSICS)

@@ -1,4 +1,4 @@
-"""What the agents see of an environment, and that an interrupted episode goes on bit for bit."""
+"""What the agents see of an environment, one or several; test_resumable.py is about leaving it in an episode."""
 
 import json
 import pickle
@@ -11,18 +11,22 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, iterate
 from gymnasium.wrappers import RescaleAction
 
+from taac_wrappers import HybridActionWrapper, NRepeatWrapper, PrevActionWrapper, RepeatStatisticsWrapper
 from taac_wrappers.training import envs as envs_module
+from taac_wrappers.training.engines import BadObservation
 from taac_wrappers.training.envs import (
     FlatObservation,
     FreshBox2DWorld,
-    GoalObservation,
-    ReplayableEnv,
     UnitAction,
     make_env,
     make_vector_env,
+    random_action,
 )
+from taac_wrappers.training.replay import SequenceReplay
+from taac_wrappers.training.structure import named
 from taac_wrappers.training.tasks import TASKS
 
 SIMULATED = [task for task in TASKS.values() if task.paper_id != "Town01"]
@@ -59,7 +63,7 @@ class Walk(gym.Env):
         super().reset(seed=seed)
         self.position = self.np_random.normal(size=2) + (options or {}).get("offset", 0.0)
         self.frames = 0
-        return self.position, {"frames": 0}
+        return self.position, {"walked": 0}
 
     def step(self, action):
         if np.isnan(action).any():
@@ -67,11 +71,24 @@ class Walk(gym.Env):
         self.position += action + self.np_random.normal(size=2) + self.hidden * self.private.normal(size=2)
         action *= 0  # an ill-behaved environment: it writes into what it was given and returns its own state
         self.frames += 1
-        return self.position, float(self.position[0]), False, self.frames >= self.length, {"frames": self.frames}
+        return self.position, float(self.position[0]), False, self.frames >= self.length, {"walked": self.frames}
 
 
 def register(monkeypatch, env_id, entry_point):
     monkeypatch.setitem(gym.registry, env_id, EnvSpec(env_id, entry_point))
+
+
+def wrap(env):
+    """TAAC's environment side."""
+    return RepeatStatisticsWrapper(PrevActionWrapper(HybridActionWrapper(env), flatten=False))
+
+
+def as_bytes(value):
+    """All that is nested in a value, to the bit: names, types, shapes and numbers."""
+    if isinstance(value, dict):
+        return b"{" + b",".join(key.encode() + b":" + as_bytes(value[key]) for key in sorted(value)) + b"}"
+    array = np.asarray(value)
+    return f"{array.dtype}{array.shape}".encode() + (repr(value).encode() if array.dtype == object else array.tobytes())
 
 
 def actions_for(env, frames, seed):
@@ -85,8 +102,10 @@ def actions_for(env, frames, seed):
 @pytest.mark.parametrize("task", SIMULATED, ids=lambda task: task.paper_id)
 def test_every_task_has_the_documented_sizes_and_limit(task):
     env = make_env(task.env_id)
-    assert env.observation_space.shape == (task.observation_size,)
-    assert env.observation_space.dtype == np.float32
+    parts = named("observation", env.observation_space)
+    parts.pop("observation.achieved_goal", None)  # no agent looks at it: the observation holds it already
+    assert sum(part.shape[0] for part in parts.values()) == task.observation_size
+    assert {(part.dtype, len(part.shape)) for part in parts.values()} == {(np.dtype(np.float32), 1)}
     assert env.action_space == spaces.Box(-1.0, 1.0, (task.action_size,), np.float32)
     assert env.spec.max_episode_steps == task.time_limit
     observation, _ = env.reset(seed=0)
@@ -96,9 +115,10 @@ def test_every_task_has_the_documented_sizes_and_limit(task):
     env.close()
 
 
+@pytest.mark.parametrize("wrappers", [envs_module.no_wrappers, wrap])
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "FetchReach-v4", "BipedalWalker-v3"])
-def test_the_stack_passes_gymnasiums_checks_and_can_be_rebuilt_and_pickled(env_id):
-    env = make_env(env_id)
+def test_the_stack_passes_gymnasiums_checks_and_can_be_rebuilt_and_pickled(env_id, wrappers):
+    env = make_env(env_id, wrappers)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the infinite bounds of the tasks' observations
         check_env(env, skip_render_check=True)
@@ -106,23 +126,49 @@ def test_the_stack_passes_gymnasiums_checks_and_can_be_rebuilt_and_pickled(env_i
     assert pickle.loads(pickle.dumps(make_env("Pendulum-v1"))).action_space == make_env("Pendulum-v1").action_space
 
 
-def test_goal_observations_join_observation_and_desired_goal_clipped():
-    box = spaces.Box(-np.inf, np.inf, (2,), np.float64)
-    space = spaces.Dict(achieved_goal=box, desired_goal=box, observation=box)
-    given = {
-        "achieved_goal": np.array([7.0, 8.0]),
-        "desired_goal": np.array([3.0, -201.0]),
-        "observation": np.array([0.1, 1e9]),
-    }
-    env = GoalObservation(Toy(observation_space=space, observation=given))
+GOAL_BOX = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+GOAL_SPACE = spaces.Dict(achieved_goal=GOAL_BOX, desired_goal=GOAL_BOX, observation=GOAL_BOX)
+GOAL = {
+    "achieved_goal": np.array([7.0, 8.0]),
+    "desired_goal": np.array([3.0, -201.0]),
+    "observation": np.array([0.1, 1e9]),
+}
+
+
+def test_goal_observations_stay_apart_and_are_clipped(monkeypatch):
+    register(monkeypatch, "Goal-v0", lambda: Toy(observation_space=GOAL_SPACE, observation=GOAL))
+    env = make_env("Goal-v0")
+    assert env.observation_space == spaces.Dict(dict.fromkeys(GOAL_SPACE, spaces.Box(-200.0, 200.0, (2,), np.float32)))
+    expected = {"achieved_goal": [7, 8], "desired_goal": [3, -200], "observation": [0.1, 200]}
+    for observation in (env.reset()[0], env.step(np.zeros(1, np.float32))[0]):
+        assert observation.keys() == expected.keys()
+        for key, numbers in expected.items():
+            np.testing.assert_array_equal(observation[key], np.array(numbers, np.float32), strict=True)
+    wrapped = make_env("Goal-v0", wrap)
+    assert set(wrapped.observation_space) == {*GOAL_SPACE, "prev_action"}
+    assert wrapped.observation_space["prev_action"] == spaces.Box(-1.0, 1.0, (1,), np.float32)  # not clipped
+
+
+def test_other_dicts_keep_their_entries_which_are_not_clipped():
+    box = spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
+    space = spaces.Dict(a=box, b=spaces.Discrete(3), c=spaces.Dict(x=spaces.Box(-1, 1, (1,)), y=spaces.Discrete(2)))
+    given = {"a": np.array([[1, 2], [3, 1e9]]), "b": 2, "c": {"x": np.array([0.5], np.float32), "y": 0}}
+    env = FlatObservation(Toy(observation_space=space, observation=given))
+    sizes = {"a": 4, "b": 3, "c": 3}
+    assert {key: part.shape for key, part in env.observation_space.items()} == {key: (n,) for key, n in sizes.items()}
     observation, _ = env.reset()
-    np.testing.assert_array_equal(observation, np.array([0.1, 200.0, 3.0, -200.0], np.float32), strict=True)
-    assert env.observation_space == spaces.Box(-200.0, 200.0, (4,), np.float32)
+    assert observation in env.observation_space
+    for key, numbers in {"a": [1, 2, 3, 1e9], "b": [0, 0, 1], "c": [0.5, 1, 0]}.items():
+        np.testing.assert_array_equal(observation[key], np.array(numbers, np.float32), strict=True)
+    given["a"][:] = 7
+    assert observation["a"].tolist() == [1, 2, 3, 1e9]  # a copy
 
 
-def test_goal_observation_refuses_other_spaces():
-    with pytest.raises(ValueError, match="desired_goal, got Box"):
-        GoalObservation(Toy())
+@pytest.mark.parametrize("observation", [np.zeros(2), None, [1, 2]])
+def test_something_else_instead_of_a_dict_is_a_bad_observation(observation):
+    env = FlatObservation(Toy(observation_space=GOAL_SPACE, observation=GOAL))
+    with pytest.raises(BadObservation, match=r"instead of a dict of .*'achieved_goal', 'desired_goal', 'observation'"):
+        env.observation(observation)
 
 
 def test_other_observations_become_one_float32_vector_that_is_a_copy():
@@ -262,13 +308,20 @@ def test_a_bipedal_walker_begins_each_episode_in_a_new_world():
     assert not any(isinstance(env, FreshBox2DWorld) for env in stack(make_env("LunarLanderContinuous-v3")))
 
 
-def stack(env):
-    while isinstance(env, gym.Wrapper):
-        yield env
-        env = env.env
-
-
-# Resuming one environment ---------------------------------------------------------------------------------------------
+def test_the_methods_wrappers_go_around_everything():
+    env = make_env("Pendulum-v1", wrap)
+    names = [type(layer).__name__ for layer in stack(env)][:5]
+    own = ["RepeatStatisticsWrapper", "PrevActionWrapper", "HybridActionWrapper"]
+    assert names == [*own, "UnitAction", "FlatObservation"]
+    assert env.action_space == spaces.Dict(action=spaces.Box(-1, 1, (1,)), switch=spaces.Discrete(2))
+    observation, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(observation["observation"], make_env("Pendulum-v1").reset(seed=0)[0], strict=True)
+    assert observation["prev_action"].tolist() == [0]
+    observation, *_, info = env.step({"action": np.array([0.25], np.float32), "switch": 1})
+    assert observation["prev_action"].tolist() == info["executed_action"].tolist() == [0.25]
+    for _ in range(199):
+        info = env.step({"action": np.zeros(1, np.float32), "switch": 0})[-1]
+    assert (info["repeat"]["fraction"], info["repeat"]["frames"], info["episode"]["l"]) == (199 / 200, 200, 200)
 
 
 def through_json(state):
@@ -278,198 +331,10 @@ def through_json(state):
     return {**plain, **{key: value.copy() for key, value in arrays.items()}}
 
 
-def play(env, actions, reset_at=()):
-    """Everything that a learner sees: observations, rewards, ends, and what episodes summed up to."""
-    seen = []
-    for frame, action in enumerate(actions):
-        observation, reward, terminated, truncated, info = env.step(action)
-        episode = info.get("episode", {})
-        seen += [observation.tobytes(), float(reward), terminated, truncated, episode.get("r"), episode.get("l")]
-        if terminated or truncated or frame in reset_at:
-            seen.append(env.reset()[0].tobytes())
-    return seen
-
-
-@pytest.mark.parametrize(
-    ("env_id", "frames_before"),
-    [
-        ("MountainCarContinuous-v0", 1300),
-        ("LunarLanderContinuous-v3", 350),
-        ("HalfCheetah-v5", 1300),
-        ("Hopper-v5", 150),
-        ("Walker2d-v4", 150),
-        ("Ant-v5", 150),
-        ("InvertedDoublePendulum-v5", 60),
-        ("BipedalWalker-v3", 400),
-        ("BipedalWalkerHardcore-v3", 300),
-        ("FetchPush-v4", 130),
-        ("FetchReach-v4", 130),
-        ("FetchSlide-v4", 130),
-        ("FetchPickAndPlace-v4", 130),
-    ],
-)
-def test_a_later_episode_goes_on_bit_for_bit_in_another_environment(env_id, frames_before):
-    env, other = ReplayableEnv(make_env(env_id)), ReplayableEnv(make_env(env_id))
-    first_start = env.reset(seed=5)[0]
-    play(env, actions_for(env, frames_before, 1), reset_at=(40,))
-    state = env.episode_state()
-    assert state["seed"] is None  # a later episode
-    assert len(state["actions"]) > 0  # in its middle
-    observation, _, exact = other.restore(through_json(state))
-    assert exact
-    assert observation.tobytes() == state["observation"].tobytes() != first_start.tobytes()
-    further = actions_for(env, 150, 2)
-    assert play(other, further, reset_at=(80,)) == play(env, further, reset_at=(80,))
-    assert same_state(other.episode_state(), env.episode_state())
-
-
-def same_state(first, second):
-    plain = [
-        {key: value for key, value in state.items() if not isinstance(value, np.ndarray)} for state in (first, second)
-    ]
-    arrays = [(state["actions"].tobytes(), state["observation"].tobytes()) for state in (first, second)]
-    return plain[0] == plain[1] and arrays[0] == arrays[1]
-
-
-@pytest.mark.parametrize("frames", [0, 1, 64, 65, 200])
-@pytest.mark.parametrize("seed", [None, 7])
-def test_any_number_of_frames_after_any_reset(frames, seed):
-    env, other = ReplayableEnv(Walk()), ReplayableEnv(Walk())
-    env.reset(seed=3)
-    env.reset(seed=seed, options={"offset": 2.0})
-    other.reset(seed=11)  # an environment that was used before
-    play(env, actions_for(env, frames, 0))
-    state = env.episode_state()
-    assert (state["rng"] is None, state["seed"]) == (seed is not None, seed)
-    observation, info, exact = other.restore(through_json(state))
-    assert exact
-    assert info == {"frames": frames}
-    assert observation.tobytes() == env.unwrapped.position.tobytes()
-    further = actions_for(env, 20, 1)
-    assert play(other, further, reset_at=(10,)) == play(env, further, reset_at=(10,))
-
-
-def test_an_episode_that_is_over_is_restored_at_its_end():
-    env, other = ReplayableEnv(Walk(length=5)), ReplayableEnv(Walk(length=5))
-    env.reset(seed=0)
-    for action in actions_for(env, 5, 0):
-        *_, truncated, _ = env.step(action)
-    assert truncated
-    assert other.restore(env.episode_state())[2]
-    assert env.reset()[0].tobytes() == other.reset()[0].tobytes()
-
-
-def test_randomness_drawn_outside_of_the_episode_is_put_back():
-    env, other = ReplayableEnv(Walk()), ReplayableEnv(Walk())
-    env.reset(seed=0)
-    play(env, actions_for(env, 5, 0))
-    env.unwrapped.np_random.normal()
-    assert other.restore(env.episode_state())[2]
-    further = actions_for(env, 5, 1)
-    assert play(other, further) == play(env, further)
-
-
-def test_an_environment_that_is_not_deterministic_begins_a_new_episode():
-    env, other = ReplayableEnv(Walk(hidden=1.0)), ReplayableEnv(Walk(hidden=1.0))
-    env.reset(seed=0)
-    play(env, actions_for(env, 5, 0))
-    state = env.episode_state()
-    with pytest.warns(UserWarning, match="did not repeat its episode of 5 frames exactly: starting a new one"):
-        observation, info, exact = other.restore(state)
-    assert not exact
-    assert info == {"frames": 0}
-    assert len(other.episode_state()["actions"]) == 0
-    assert observation.tobytes() == env.reset()[0].tobytes()  # the stream goes on where it was
-
-
-def test_an_episode_that_ends_too_early_is_not_exact():
-    env, other = ReplayableEnv(Walk()), ReplayableEnv(Walk(length=3))
-    env.reset(seed=0)
-    play(env, actions_for(env, 5, 0))
-    with pytest.warns(UserWarning, match="exactly"):
-        assert not other.restore(env.episode_state())[2]
-
-    same, shorter = ReplayableEnv(Toy()), ReplayableEnv(gym.wrappers.TimeLimit(Toy(), 3))
-    same.reset(seed=0)
-    play(same, actions_for(same, 5, 0))
-    with pytest.warns(UserWarning, match="exactly"):
-        assert not shorter.restore(same.episode_state())[2]  # although every observation is the same
-
-
-def test_recorded_actions_are_copies():
-    env, other = ReplayableEnv(Walk()), ReplayableEnv(Walk())
-    env.reset(seed=0)
-    buffer = np.empty(2, np.float32)
-    for action in actions_for(env, 10, 0):
-        buffer[:] = action
-        env.step(buffer)
-        np.testing.assert_array_equal(buffer, action)  # although the environment writes into its argument
-    state = env.episode_state()
-    np.testing.assert_array_equal(state["actions"], actions_for(env, 10, 0), strict=True)
-    kept = state["actions"].copy(), state["observation"].copy()
-    env.reset()
-    env.step(buffer)
-    np.testing.assert_array_equal(state["actions"], kept[0])
-    np.testing.assert_array_equal(state["observation"], kept[1])
-    assert other.restore(state)[2]
-
-
-def test_a_float64_action_is_executed_as_it_is_recorded():
-    env, other = ReplayableEnv(Walk()), ReplayableEnv(Walk())
-    env.reset(seed=0)
-    env.step(np.array([0.1, 0.2]))
-    assert other.restore(env.episode_state())[2]
-
-
-def test_a_step_that_raises_is_not_recorded():
-    env = ReplayableEnv(Walk())
-    env.reset(seed=0)
-    env.step(np.zeros(2, np.float32))
-    before = env.episode_state()
-    with pytest.raises(FloatingPointError):
-        env.step(np.full(2, np.nan, np.float32))
-    assert same_state(before, env.episode_state())
-
-
-def test_there_is_no_state_before_the_first_reset():
-    with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
-        ReplayableEnv(Walk()).episode_state()
-
-
-def test_discrete_actions_are_not_recorded():
-    with pytest.raises(ValueError, match=r"Box actions, got Discrete\(2\)"):
-        ReplayableEnv(Toy(spaces.Discrete(2)))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"actions": None}, r"state\['actions'\] must have shape \('frames', 2\), got \(\)"),
-        ({"actions": np.zeros((4, 3))}, r"state\['actions'\] must have shape \('frames', 2\), got \(4, 3\)"),
-        ({"observation": np.zeros(5)}, r"state\['observation'\] must have shape \(2,\), got \(5,\)"),
-        ({"rng_now": None}, r"state\['rng_now'\] must be a state of PCG64, got None"),
-        ({"rng_now": {"bit_generator": "PCG64"}}, r"state\['rng_now'\] must be a state of PCG64"),
-        ({"rng": {"bit_generator": "MT19937"}, "seed": None}, r"state\['rng'\] must be a state of PCG64"),
-        ({"seed": None}, "either rng or seed, got None and None"),
-    ],
-)
-def test_a_bad_state_is_refused_and_changes_nothing(change, message):
-    env = ReplayableEnv(Walk())
-    env.reset(seed=1)
-    env.step(np.ones(2, np.float32))
-    before = env.episode_state()
-    with pytest.raises(ValueError, match=message):
-        env.restore({**before, **change})
-    assert same_state(before, env.episode_state())
-
-
-def test_an_incomplete_state_is_refused():
-    env = ReplayableEnv(Walk())
-    env.reset(seed=1)
-    state = env.episode_state()
-    del state["actions"], state["seed"]
-    with pytest.raises(ValueError, match="state must hold seed, actions"):
-        env.restore(state)
+def stack(env):
+    while isinstance(env, gym.Wrapper):
+        yield env
+        env = env.env
 
 
 # Several environments -------------------------------------------------------------------------------------------------
@@ -510,30 +375,109 @@ def test_num_envs_must_be_a_positive_integer(num_envs):
 
 
 def play_together(envs, frames, seed):
-    """Everything seen by a learner that resets what is done."""
-    actions = np.random.default_rng(seed).uniform(-1, 1, (frames, *envs.action_space.shape)).astype(np.float32)
-    seen = []
-    for action in actions:
-        observations, rewards, terminations, truncations, _ = envs.step(action)
+    """Everything seen by a learner that resets what is done, but for the time that episodes took."""
+    rng, seen = np.random.default_rng(seed), []
+    for _ in range(frames):
+        observations, rewards, terminations, truncations, infos = envs.step(random_action(rng, envs.action_space))
         done = terminations | truncations
-        seen += [observations.tobytes(), rewards.tobytes(), done.tobytes()]
+        infos.get("episode", {}).pop("t", None)
+        seen += [as_bytes(observations), rewards.tobytes(), done.tobytes(), as_bytes(infos)]
         if done.any():
-            seen.append(envs.reset(options={"reset_mask": done})[0].tobytes())
+            seen.append(as_bytes(envs.reset(options={"reset_mask": done})[0]))
     return seen
 
 
+@pytest.mark.parametrize("wrappers", [envs_module.no_wrappers, wrap])
 @pytest.mark.parametrize(
     ("env_id", "num_envs"), [("Hopper-v5", 3), ("MountainCarContinuous-v0", 1), ("FetchPush-v4", 2)]
 )
-def test_all_environments_go_on_bit_for_bit(env_id, num_envs):
-    envs, others = make_vector_env(env_id, num_envs), make_vector_env(env_id, num_envs)
+def test_all_environments_go_on_bit_for_bit(env_id, num_envs, wrappers):
+    envs, others = (make_vector_env(env_id, num_envs, wrappers) for _ in range(2))
     envs.reset(seed=4)
     play_together(envs, 105, 0)
     states = envs.episode_states()
     observations, exact = others.restore([through_json(state) for state in states])
     assert exact.all()
-    np.testing.assert_array_equal(observations, np.stack([state["observation"] for state in states]), strict=True)
+    rows = [spaces.flatten(envs.single_observation_space, row) for row in iterate(envs.observation_space, observations)]
+    np.testing.assert_array_equal(rows, np.stack([state["observation"] for state in states]), strict=True)
     assert play_together(others, 100, 1) == play_together(envs, 100, 1)
+
+
+@pytest.mark.parametrize("engine", ["sync", "async"])
+def test_goal_observations_reach_the_replay_apart(engine):
+    """Through one environment, several of them with TAAC's wrappers, and the replay."""
+    envs = make_vector_env("FetchReach-v4", 2, wrap, engine=engine)
+    sizes = {"achieved_goal": 3, "desired_goal": 3, "observation": 10, "prev_action": 4}
+    assert {key: part.shape for key, part in envs.single_observation_space.items()} == {
+        key: (size,) for key, size in sizes.items()
+    }
+    replay = SequenceReplay(envs.single_observation_space, envs.executed_action_space, capacity=200, num_envs=2, seed=0)
+    observation, _ = envs.reset(seed=3)
+    alone = make_env("FetchReach-v4", wrap)
+    first = alone.reset(seed=4)[0]
+    assert as_bytes({key: rows[1] for key, rows in observation.items()}) == as_bytes(first)
+    replay.start(observation)
+    rng, observed = np.random.default_rng(0), [observation]
+    for _ in range(20):
+        observation, reward, terminated, truncated, infos = envs.step(random_action(rng, envs.action_space))
+        told = infos["executed_action"], reward, terminated, truncated, observation
+        replay.add(*told, repeated=infos["repeated"], discount=np.full(2, 0.98))
+        observed.append(observation)
+    windows = replay.sample(200)
+
+    def name_of(rows, env):
+        return rows["observation"][env].tobytes() + rows["desired_goal"][env].tobytes()
+
+    times = {name_of(rows, env): (time, env) for time, rows in enumerate(observed) for env in range(2)}
+    assert len(times) == 42
+    for row in range(200):
+        time, env = times[name_of(windows.observation, row)]
+        for key in sizes:
+            np.testing.assert_array_equal(windows.observation[key][row], observed[time][key][env])
+            np.testing.assert_array_equal(windows.next_observation[key][row], observed[time + 1][key][env])
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(np.array([-3.0, 0.0], np.float32), np.array([1.0, 0.5], np.float32)),
+        spaces.Box(-1, 1, (2,), np.float64),
+        spaces.Dict(action=spaces.Box(-1, 1, (2,)), switch=spaces.Discrete(2)),
+        spaces.Dict(action=spaces.Box(-1, 1, (1,)), repeat=spaces.Discrete(4, start=1)),
+    ],
+    ids=str,
+)
+def test_random_actions_are_uniform_over_the_space(space):
+    batched = batch_space(space, 3000)
+    action, again, other = (random_action(np.random.default_rng(seed), batched) for seed in (0, 0, 1))
+    assert batched.contains(action)
+    assert as_bytes(action) == as_bytes(again) != as_bytes(other)
+    for name, part in named("action", batched).items():
+        drawn = named("action", action)[name]
+        assert drawn.dtype == part.dtype
+        if isinstance(part, spaces.Box):
+            unit = np.sort((drawn - part.low) / (part.high - part.low), axis=0)
+            assert np.abs(unit - np.arange(1, 3001)[:, None] / 3000).max() < 1.95 / np.sqrt(3000)  # Kolmogorov-Smirnov
+        else:
+            shares = np.bincount(drawn - part.start[0]) / 3000
+            assert shares == pytest.approx([1 / part.nvec[0]] * part.nvec[0], abs=0.035)
+
+
+def test_decisions_of_several_frames_are_reported(monkeypatch):
+    register(monkeypatch, "Walk-v0", lambda: Walk(length=5))
+    envs = make_vector_env("Walk-v0", 2, lambda env: NRepeatWrapper(env, 3, gamma=0.5))
+    envs.reset(seed=0)
+    actions = np.array([[0.5, 0.25], [-1.0, 1.0]], np.float32)
+    for frames, discount, truncated in ((3, 0.125, False), (2, 0.25, True)):
+        *_, truncations, infos = envs.step(actions)
+        assert infos["frames"].tolist() == [frames] * 2
+        assert infos["discount"].tolist() == [discount] * 2
+        assert infos["repeated"].tolist() == [False] * 2
+        np.testing.assert_array_equal(infos["executed_action"], actions, strict=True)
+        assert truncations.tolist() == [truncated] * 2
+    assert infos["episode"]["l"].tolist() == [5, 5]  # in frames
+    envs.close()
 
 
 def test_environments_whose_episodes_are_over_can_be_put_back(monkeypatch):

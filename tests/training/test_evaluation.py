@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from taac_wrappers import RepeatStatisticsWrapper
+from taac_wrappers import HybridActionWrapper, NRepeatWrapper, PrevActionWrapper, RepeatStatisticsWrapper
 from taac_wrappers.training.envs import make_env
 from taac_wrappers.training.evaluation import evaluate
 from taac_wrappers.training.metrics import apr
@@ -39,29 +39,33 @@ class Scripted(gym.Env):
 
 
 class Listed:
-    """Plays a list of actions through one buffer; with ``switches`` it also says what it decided."""
+    """Plays a list of actions through one buffer; of TAAC's kind if ``switches`` are given too."""
 
     def __init__(self, actions, switches=None):
         self.actions, self.switches = iter(actions), switches and iter(switches)
-        self.buffer, self.resets = np.zeros(2, np.float32), 0
+        self.buffer, self.modes = np.zeros((1, 2), np.float32), []
 
-    def __call__(self, observation):
-        assert observation.shape == (1,)
-        if self.switches:
-            self.switch = np.array([next(self.switches)])
+    def act(self, observation, deterministic=False):
+        self.modes.append(deterministic)
         self.buffer[:] = next(self.actions)
-        return self.buffer
+        if self.switches is None:
+            assert observation.shape == (1, 1)
+            return self.buffer
+        assert (observation["observation"].shape, observation["prev_action"].shape) == ((1, 1), (1, 2))
+        return {"action": self.buffer, "switch": np.array([next(self.switches)])}
 
-    def reset(self):
-        self.resets += 1
+
+def taac(env):
+    """TAAC's environment side."""
+    return RepeatStatisticsWrapper(PrevActionWrapper(HybridActionWrapper(env), flatten=False))
 
 
 ACTIONS = [(0.0, 0.5), (0.0, 0.5), (1.0, 0.0), (1.0, 0.0)]  # three frames, then one
 
 
 def test_every_number_of_two_short_episodes():
-    env, policy = Scripted(), Listed(ACTIONS)
-    result = evaluate(policy, env, 2, seed=9)
+    env, agent = Scripted(), Listed(ACTIONS)
+    result = evaluate(agent, RepeatStatisticsWrapper(env), 2, seed=9)
     assert result == {
         "returns": [3.0, 2.0],
         "score": 2.5,
@@ -70,31 +74,77 @@ def test_every_number_of_two_short_episodes():
         "success": 0.5,
         "repeat_fraction": 0.25,  # the second frame alone: the last one repeats an action of another episode
         "apr": pytest.approx(4 / 3),
-        "afr": pytest.approx((0 + 0 + 1 + 0.5) / 4 / 2),  # four changes in one episode, none in the other
+        "afr": pytest.approx((0 + 1.5 / 2) / 2 / 2),  # (1 + 0.5) / 2 over two steps in one episode, none in the other
     }
     assert all(type(value) is float for key, value in result.items() if key != "returns")
     assert all(type(value) is float for value in result["returns"])
     assert env.seeds == [9, None]
-    assert policy.resets == 2
+    assert agent.modes == [True] * 4
 
 
-def test_the_policys_own_switch_decides_where_there_is_one():
-    # The first frame counts as a repetition if the policy says so, a new action that equals the old one does not.
-    result = evaluate(Listed(ACTIONS, switches=[False, True, False, True]), Scripted(), 2, seed=0)
+def test_the_agents_own_switch_decides_where_there_is_one():
+    # The first frame counts as a repetition if the agent says so, a new action that equals the old one does not.
+    env = Scripted()
+    result = evaluate(Listed(ACTIONS, switches=[0, 1, 0, 1]), taac(env), 2, seed=0)
     assert result["repeat_fraction"] == 0.5
     assert result["apr"] == 2.0
 
 
-def test_a_policy_that_only_repeats_persists_for_all_frames():
-    result = evaluate(Listed(ACTIONS, switches=[0, 0, 0]), Scripted(), 1, seed=0)
+def test_what_was_executed_is_played_and_shown():
+    """The third action is not executed: its switch is 0."""
+
+    class Seen(Listed):
+        shown: list = []  # noqa: RUF012
+
+        def act(self, observation, deterministic=False):
+            self.shown.append(observation["prev_action"][0].tolist())
+            return super().act(observation, deterministic)
+
+    result = evaluate(Seen(ACTIONS, switches=[1, 1, 0, 1]), taac(Scripted()), 2, seed=0)
+    assert Seen.shown == [[0, 0], [0, 0.5], [0, 0.5], [0, 0]]
+    assert result["afr"] == 0.0
+    assert result["repeat_fraction"] == 0.25
+
+
+def test_an_agent_that_only_repeats_persists_for_all_frames():
+    result = evaluate(Listed(ACTIONS, switches=[0, 0, 0]), taac(Scripted()), 1, seed=0)
     assert result["repeat_fraction"] == 1.0
     assert result["apr"] == 3.0
+
+
+def test_frames_of_longer_decisions_are_all_counted():
+    """By hand: decisions of two frames. An episode of five takes three of them, each a new action and a repetition."""
+    env = RepeatStatisticsWrapper(NRepeatWrapper(Scripted((5,)), 2))
+    result = evaluate(Listed([(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)]), env, 1, seed=0)
+    assert (result["length"], result["returns"]) == (5.0, [5.0])
+    assert result["repeat_fraction"] == pytest.approx(2 / 5)
+    assert result["apr"] == pytest.approx(5 / 3)
+
+
+def test_many_episodes_agree_with_the_repeat_statistics_wrapper():
+    """Fractions are those of all frames, not the mean of the episodes'; the change of actions is that mean."""
+    rng = np.random.default_rng(0)
+    actions = np.repeat(rng.uniform(-1, 1, (60, 2)).astype(np.float32), rng.integers(1, 6, 60), axis=0)
+    lengths = (40, 7, 1, len(actions) - 48)
+    result = evaluate(Listed(actions), RepeatStatisticsWrapper(Scripted(lengths)), 4, seed=0)
+    env, statistics, rest = RepeatStatisticsWrapper(Scripted(lengths)), [], iter(actions)
+    for length in lengths:
+        env.reset(seed=0)
+        infos = [env.step(next(rest))[-1] for _ in range(length)]
+        statistics.append(infos[-1]["repeat"])
+    frames = np.array([each["frames"] for each in statistics])
+    fractions = np.array([each["fraction"] for each in statistics])
+    assert frames.tolist() == list(lengths)
+    assert result["length"] == frames.mean()
+    assert result["repeat_fraction"] == pytest.approx((fractions * frames).sum() / frames.sum(), rel=1e-12)
+    assert result["afr"] == pytest.approx(np.mean([each["afr"] for each in statistics]), rel=1e-12)
+    assert result["apr"] == pytest.approx(apr(result["repeat_fraction"]))
 
 
 def test_an_episode_agrees_with_the_repeat_statistics_wrapper():
     rng = np.random.default_rng(0)
     actions = np.repeat(rng.uniform(-1, 1, (20, 2)).astype(np.float32), rng.integers(1, 6, 20), axis=0)
-    result = evaluate(Listed(actions), Scripted((len(actions),)), 1, seed=0)
+    result = evaluate(Listed(actions), RepeatStatisticsWrapper(Scripted((len(actions),))), 1, seed=0)
     env = RepeatStatisticsWrapper(Scripted((len(actions),)))
     env.reset(seed=0)
     for action in actions:
@@ -105,7 +155,9 @@ def test_an_episode_agrees_with_the_repeat_statistics_wrapper():
 
 
 def test_success_is_left_out_where_it_is_not_reported():
-    assert "success" not in evaluate(Listed(ACTIONS), Scripted(reports_success=False), 2, seed=0)
+    assert "success" not in evaluate(
+        Listed(ACTIONS), RepeatStatisticsWrapper(Scripted(reports_success=False)), 2, seed=0
+    )
 
 
 class RandomActions:
@@ -114,15 +166,12 @@ class RandomActions:
     def __init__(self, size):
         self.rng, self.size = np.random.default_rng(0), size
 
-    def __call__(self, observation):
-        return self.rng.uniform(-1, 1, self.size).astype(np.float32)
-
-    def reset(self):
-        pass
+    def act(self, observation, deterministic=False):
+        return self.rng.uniform(-1, 1, (1, self.size)).astype(np.float32)
 
 
 def test_the_seed_decides_the_result():
-    env = make_env("Pendulum-v1")
+    env = make_env("Pendulum-v1", RepeatStatisticsWrapper)
     first = evaluate(RandomActions(1), env, 2, seed=1)
     assert evaluate(RandomActions(1), env, 2, seed=1) == first  # although the environment was used in between
     assert evaluate(RandomActions(1), env, 2, seed=2)["returns"] != first["returns"]
@@ -132,7 +181,7 @@ def test_the_seed_decides_the_result():
 
 
 def test_a_robotics_task_reports_success():
-    result = evaluate(RandomActions(4), make_env("FetchReach-v4"), 1, seed=0)
+    result = evaluate(RandomActions(4), make_env("FetchReach-v4", RepeatStatisticsWrapper), 1, seed=0)
     assert result["length"] == 50.0
     assert -50.0 <= result["score"] <= 0.0
     assert result["success"] in (0.0, 1.0)
@@ -142,5 +191,5 @@ def test_a_robotics_task_reports_success():
 def test_episodes_must_be_a_positive_integer(episodes):
     env = Scripted()
     with pytest.raises(ValueError, match=f"episodes must be a positive integer, got {episodes}"):
-        evaluate(Listed(ACTIONS), env, episodes, seed=0)
+        evaluate(Listed(ACTIONS), RepeatStatisticsWrapper(env), episodes, seed=0)
     assert env.seeds == []

@@ -16,8 +16,9 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_replay import STEP, Recorder, assert_same_windows, check_windows
+from test_replay import STEP, Recorder, assert_same_windows, check_windows, shown
 
+from taac_wrappers import HybridActionWrapper, PrevActionWrapper, RepeatStatisticsWrapper
 from taac_wrappers.training import engines as engines_module
 from taac_wrappers.training.engines import BadObservation
 from taac_wrappers.training.envs import FlatObservation, make_env, make_vector_env
@@ -102,7 +103,7 @@ def test_earlier_episodes_and_other_envs_stay():
     recorder.forget(np.array([True, False]))
     recorder.start_ended()
     recorder.step([(True, "go"), (True, "go")])
-    seen = {float(number) for number in recorder.replay.sample(400).observation[:, 0]}
+    seen = {float(number) for number in shown(recorder.replay.sample(400))}
     # Env 0 showed 1, 3, 5 (final), then 7, 9 (forgotten), then 11; env 1 showed 2, 4, 6, 10, and then 13.
     assert seen == recorder.all_kept().keys()
     assert len(seen) == len(recorder.replay) == 3 + 4
@@ -114,7 +115,7 @@ def test_an_env_without_transitions_leaves_its_share_to_the_others():
     recorder.forget(np.array([False, True, False]))
     recorder.start_ended()
     assert not recorder.replay.empty
-    numbers = recorder.replay.sample(100).observation[:, 0]
+    numbers = shown(recorder.replay.sample(100))
     owners = {number: stream for number, (stream, _) in recorder.all_kept().items()}
     per_env = [sum(owners[float(number)] is stream for number in numbers) for stream in recorder.streams]
     assert per_env == [50, 0, 50]
@@ -214,13 +215,35 @@ class Faulty(gym.Env):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Telling(Faulty):
+    """Tells the first of two infos in every step, in the second step of the environment with seed 11 the second."""
+
+    def __init__(self, infos: list[Any]):
+        super().__init__("none")
+        self.infos = infos
+
+    def step(self, action: np.ndarray):
+        *result, _ = super().step(action)
+        told = self.infos[self.frame == 2 and self.own_seed == 11]
+        return (*result, {"told": told() if callable(told) else told})
+
+
+def _unsendable() -> Any:
+    return (number for number in range(3))
+
+
 def watched(monkeypatch: pytest.MonkeyPatch, num_envs: int = 1, on_error: Any = "stop", **options: Any) -> WatchedEnvs:
     """Watched environments; options of :class:`Faulty` and of ``make_vector_env``."""
-    vector = {key: options.pop(key) for key in ("engine", "timeout", "seed_of_run") if key in options}
+    vector = {key: options.pop(key) for key in ("engine", "timeout", "seed_of_run", "wrap") if key in options}
     spec = EnvSpec("test_faults/Faulty-v0", Faulty, kwargs=options, disable_env_checker=True)
     monkeypatch.setitem(gym.registry, spec.id, spec)
     vector["seed"] = vector.pop("seed_of_run", 0)
     return make_vector_env(spec.id, num_envs, on_error=on_error, **vector)
+
+
+def ended_in(infos: dict[str, Any], envs: WatchedEnvs) -> np.ndarray:
+    """Where an episode has ended; if nowhere, Gymnasium says nothing."""
+    return infos.get("_episode", np.zeros(envs.num_envs, bool))
 
 
 def play(envs: WatchedEnvs, frames: int) -> list[tuple[np.ndarray, ...]]:
@@ -230,7 +253,7 @@ def play(envs: WatchedEnvs, frames: int) -> list[tuple[np.ndarray, ...]]:
         observation, reward, terminated, truncated, infos = envs.step(np.zeros(envs.action_space.shape, np.float32))
         envs.counters.frames += envs.num_envs
         done = terminated | truncated | envs.faulty
-        seen.append((observation, reward, done, envs.faulty.copy(), infos["_episode"]))
+        seen.append((observation, reward, done, envs.faulty.copy(), ended_in(infos, envs)))
         if done.any():
             seen.append((envs.reset(options={"reset_mask": done})[0],))
     return seen
@@ -264,7 +287,9 @@ def test_a_fault_is_named_and_nothing_of_it_is_passed_on(fault, monkeypatch):
     assert observation[1].tolist() == [0, 0]
     assert observation[[0, 2], 0].tolist() == [3, 3]  # the others went on
     assert reward.tolist() == [1, 0, 1]
-    assert not (terminated | truncated | infos["_episode"]).any()
+    assert not (terminated | truncated | ended_in(infos, envs)).any()
+    assert infos["frames"].tolist() == [1, 1, 1]
+    assert not infos["executed_action"].any()
     assert envs.stop_reason is not None
     assert re.fullmatch(rf"env 1 \(test_faults/Faulty-v0\) failed at frame 9: it {FAULTS[fault]}", envs.stop_reason)
     assert "\n" not in envs.stop_reason
@@ -280,9 +305,117 @@ def test_a_part_of_the_wrong_size_is_noticed():
 
     env = FlatObservation(Parts())
     good = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32)}
-    assert env.observation(good).tolist() == [0, 0, 1]
-    with pytest.raises(BadObservation, match=r"observed float32 of shape \(4,\) instead of float32 of shape \(3,\)"):
+    assert {key: part.tolist() for key, part in env.observation(good).items()} == {"a": [0, 0], "b": [1]}
+    with pytest.raises(BadObservation, match=r"observed float32 of shape \(3,\) instead of float32 of shape \(2,\)"):
         env.observation(good | {"a": np.zeros(3, np.float32)})
+
+
+def wrap(env: gym.Env) -> gym.Env:
+    """TAAC's environment side."""
+    return RepeatStatisticsWrapper(PrevActionWrapper(HybridActionWrapper(env), flatten=False))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_under_wrappers_leaves_one_frame_of_zeros(fault, monkeypatch):
+    envs = watched(monkeypatch, 3, fault=fault, seed=11, wrap=wrap)
+    envs.reset(seed=10)  # so that env 1 fails
+    action = {"action": np.full((3, 1), 0.5, np.float32), "switch": np.array([1, 1, 0])}
+    for _ in range(2):
+        envs.step(action)
+    assert envs.stop_reason is None
+    action["switch"][1] = 0
+    observation, reward, terminated, truncated, infos = envs.step(action)
+    assert envs.faulty.tolist() == [False, True, False]
+    assert observation["observation"][:, 0].tolist() == [3, 0, 3]
+    assert observation["prev_action"].tolist() == infos["executed_action"].tolist() == [[0.5], [0], [0]]
+    assert infos["frames"].tolist() == [1, 1, 1]
+    assert infos["repeated"].tolist() == [False, False, True]
+    assert reward.tolist() == [1, 0, 1]
+    assert not (terminated | truncated | ended_in(infos, envs)).any()
+    assert envs.stop_reason is not None
+    in_observation = " of observation" if "entry" in FAULTS[fault] else ""
+    wanted = rf"env 1 \(test_faults/Faulty-v0\) failed at frame 3: it {FAULTS[fault]}{in_observation}"
+    assert re.fullmatch(wanted, envs.stop_reason)
+    envs.close()
+
+
+def test_if_all_fail_the_rows_are_of_the_right_kind_too(monkeypatch):
+    envs = watched(monkeypatch, 2, "restart", fault="raises", at=1, wrap=wrap)
+    envs.reset(seed=0)
+    observation, *_, infos = envs.step({"action": np.ones((2, 1), np.float32), "switch": np.ones(2, np.int64)})
+    assert envs.faulty.all()
+    assert observation in envs.observation_space
+    assert infos["frames"].tolist() == [1, 1]
+    assert infos["repeated"].tolist() == [False, False]
+    np.testing.assert_array_equal(infos["executed_action"], np.zeros((2, 1), np.float32), strict=True)
+
+
+def test_wrappers_of_a_new_environment_begin_anew(monkeypatch):
+    """Nothing of the broken one's: neither the action that it would have repeated, nor its statistics."""
+    envs = watched(monkeypatch, 1, "restart", fault="raises", at=3, seed=0, wrap=wrap)
+    envs.reset(seed=0)
+    act = {"action": np.ones((1, 1), np.float32), "switch": np.ones(1, np.int64)}
+    again = {"action": np.ones((1, 1), np.float32), "switch": np.zeros(1, np.int64)}
+    for _ in range(3):
+        envs.step(act)
+    observation, _ = envs.reset(options={"reset_mask": envs.faulty.copy()})
+    assert observation["prev_action"].tolist() == [[0]]
+    steps = [envs.step(again) for _ in range(5)]
+    assert all(infos["executed_action"].tolist() == [[0]] for *_, infos in steps)
+    statistics = steps[-1][-1]["repeat"]
+    assert (statistics["frames"].tolist(), statistics["fraction"].tolist()) == ([5], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (np.zeros(2), np.zeros(3), "could not broadcast"),
+        (1.0, "much", "could not convert string to float"),
+        (1, 10**30, "too large"),
+        (np.zeros(2), {"a": 1}, ""),
+        (1.0, [1.0, 2.0], "setting an array element with a sequence"),
+    ],
+    ids=["shapes", "text", "overflow", "dict", "list"],
+)
+@pytest.mark.parametrize("engine", ["sync", "async"])
+def test_infos_that_cannot_be_stacked_are_a_fault_of_that_environment(engine, first, second, message, monkeypatch):
+    """In the second step, of the environment whose info does not fit to the one before it."""
+    spec = EnvSpec("test_faults/Telling-v0", Telling, kwargs={"infos": [first, second]}, disable_env_checker=True)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    envs = make_vector_env(spec.id, 3, engine=engine)
+    envs.reset(seed=10)  # so that env 1 tells something else
+    play(envs, 1)
+    assert envs.stop_reason is None
+    observation, reward, *_ = envs.step(np.zeros((3, 1), np.float32))
+    assert envs.faulty.tolist() == [False, True, False]
+    assert observation[:, 0].tolist() == [2, 0, 2]
+    assert reward.tolist() == [1, 0, 1]
+    assert envs.stop_reason is not None
+    told = (
+        r"env 1 \(test_faults/Telling-v0\) failed at frame 6: it gave an info that cannot be stacked with the others': "
+    )
+    assert re.match(f"{told}.*{message}", envs.stop_reason)
+    assert "\n" not in envs.stop_reason
+    envs.close()
+
+
+def test_an_info_that_cannot_be_sent_is_a_fault_of_that_environment(monkeypatch):
+    """A worker has to pickle it; in this process it is taken as it is."""
+    spec = EnvSpec("test_faults/Telling-v0", Telling, kwargs={"infos": [None, _unsendable]}, disable_env_checker=True)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    here = make_vector_env(spec.id, 2)
+    here.reset(seed=10)
+    play(here, 2)
+    assert here.stop_reason is None
+    envs = make_vector_env(spec.id, 2, engine="async")
+    envs.reset(seed=10)
+    play(envs, 2)
+    assert envs.stop_reason is not None
+    told = r"env 1 \(.*\) failed at frame 4: it gave an info that cannot be sent to the learner: .*pickle"
+    assert re.match(told, envs.stop_reason)
+    assert [state is None for state in envs.episode_states()] == [False, True]
+    envs.close()
 
 
 @pytest.mark.parametrize("fault", ["none", "is_large"])  # the squares of what is large overflow
@@ -441,12 +574,9 @@ def test_a_fault_while_resuming(monkeypatch):
 
 
 class Still:
-    def __call__(self, observation):
+    def act(self, observation, deterministic=False):
         assert np.isfinite(observation).all()
-        return np.zeros(1, np.float32)
-
-    def reset(self):
-        pass
+        return np.zeros((1, 1), np.float32)
 
 
 @pytest.mark.parametrize("at", [0, 3])
@@ -455,14 +585,14 @@ def test_a_fault_in_evaluation_is_told_apart_from_other_errors(fault, at, monkey
     spec = EnvSpec("test_faults/Faulty-v0", Faulty, kwargs={"fault": fault, "at": at}, disable_env_checker=True)
     monkeypatch.setitem(gym.registry, spec.id, spec)
     with pytest.raises(EnvFault, match=FAULTS[fault]):
-        evaluate(Still(), make_env(spec.id), 2, seed=0)
+        evaluate(Still(), make_env(spec.id, RepeatStatisticsWrapper), 2, seed=0)
 
 
 def test_a_reward_that_is_not_finite_fails_an_evaluation(monkeypatch):
     spec = EnvSpec("test_faults/Faulty-v0", Faulty, kwargs={"fault": "earns_nan"}, disable_env_checker=True)
     monkeypatch.setitem(gym.registry, spec.id, spec)
     with pytest.raises(EnvFault, match="gave the reward nan"):
-        evaluate(Still(), make_env(spec.id), 2, seed=0)
+        evaluate(Still(), make_env(spec.id, RepeatStatisticsWrapper), 2, seed=0)
 
 
 @pytest.mark.parametrize("engine", ["sync", "async"])
@@ -479,10 +609,10 @@ def test_an_action_of_the_wrong_shape_is_the_callers_fault_and_changes_nothing(s
         np.testing.assert_array_equal(observation, untouched.step(np.full((2, 1), 0.5, np.float32))[0])
 
 
-def test_an_error_of_the_policy_is_not_the_environments():
+def test_an_error_of_the_agent_is_not_the_environments():
     class Broken(Still):
-        def __call__(self, observation):
+        def act(self, observation, deterministic=False):
             return 1 / 0
 
     with pytest.raises(ZeroDivisionError):
-        evaluate(Broken(), make_env("Pendulum-v1"), 1, seed=0)
+        evaluate(Broken(), make_env("Pendulum-v1", RepeatStatisticsWrapper), 1, seed=0)

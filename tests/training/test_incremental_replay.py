@@ -10,13 +10,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from taac_wrappers.training import tracking
+from taac_wrappers.training import files
 from taac_wrappers.training.checkpoint import CheckpointStore
 from taac_wrappers.training.replay import FIRST, SequenceReplay
 
 FRAMES, NEW = 1_000_000, 10_000
 OBSERVATION, ACTION = 17, 6  # HalfCheetah's
-BYTES_PER_FRAME = 4 * (OBSERVATION + ACTION + 1) + 1  # with the reward and the flags
+BYTES_PER_FRAME = 4 * (OBSERVATION + ACTION + 2) + 1  # with the reward, the discount and the flags
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def written(monkeypatch) -> list[int]:
             counts.append(len(data))
             return super().write(data)
 
-    monkeypatch.setattr(tracking, "open", CountingFile, raising=False)
+    monkeypatch.setattr(files, "open", CountingFile, raising=False)
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # only a power cut could tell
     return counts
 
@@ -46,6 +46,7 @@ def full_replay() -> SequenceReplay:
         "started": np.array([True]),
         "action": np.zeros((slots, ACTION), np.float32),
         "reward": np.zeros(slots, np.float32),
+        "discount": np.zeros(slots, np.float32),
         "flags": np.r_[FIRST, np.zeros(FRAMES, np.uint8)],
         "observation": np.zeros((slots, OBSERVATION), np.float32),
     }
@@ -63,7 +64,7 @@ def test_a_save_into_a_million_frames_writes_what_is_new(tmp_path, written):
 
     action, reward, no = np.ones((1, ACTION)), np.ones(1), np.zeros(1, bool)
     for frame in range(NEW):
-        replay.add(action, ~no, reward, no, no, np.full((1, OBSERVATION), frame))
+        replay.add(action, reward, no, no, np.full((1, OBSERVATION), frame), repeated=no, discount=reward)
     path = store.save(FRAMES + NEW, weights, {}, {}, replay)
     state = (path / "state.safetensors").stat().st_size
     new_frames = NEW * BYTES_PER_FRAME

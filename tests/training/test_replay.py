@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 from taac_wrappers.training.replay import SequenceReplay, Windows
 
-OBSERVATIONS = spaces.Box(-np.inf, np.inf, (2,))
 ACTIONS = spaces.Box(np.array([-1e6, 0.5], np.float32), np.full(2, 1e6, np.float32))
 INITIAL_ACTION = (0.0, 0.5)  # zeros, clipped into the space
+# As TAAC's wrappers have it: the previous action is an entry like any other.
+OBSERVATIONS = spaces.Dict(observation=spaces.Box(-np.inf, np.inf, (2,)), prev_action=ACTIONS)
 GO, TERMINATE, TRUNCATE, BOTH = "go", "terminate", "truncate", "both"
 
 
@@ -27,12 +29,12 @@ class Transition:
     observation: float
     prev_action: tuple[float, float]
     action: tuple[float, float]
-    switch: bool
+    repeated: bool
     reward: float
+    discount: float
     terminated: bool
     truncated: bool
     next_observation: float
-    first: bool
     episode: int
 
 
@@ -77,16 +79,16 @@ class Recorder:
                 stream.observation, stream.prev_action, stream.first = self.fresh(), INITIAL_ACTION, True
                 stream.episode += 1
                 observation[env] = stream.observation, -stream.observation
-        self.replay.start(observation, mask)
+        self.replay.start({"observation": observation, "prev_action": np.full((self.num_envs, 2), (0, 0.5))}, mask)
 
     def step(self, kinds: list[tuple[bool, str]]) -> None:
-        """One frame in every env, of the given switch and ending; starts ended envs first."""
+        """One decision in every env: whether it acts anew, and how the episode ends; starts ended envs first."""
         if any(stream.observation is None for stream in self.streams):
             self.start_ended()
         frame = []
-        for env, (stream, (switch, ending)) in enumerate(zip(self.streams, kinds, strict=False)):
+        for env, (stream, (acts, ending)) in enumerate(zip(self.streams, kinds, strict=False)):
             number = self.fresh()
-            action = (number, number + 0.5) if switch else stream.prev_action
+            action = (number, number + 0.5) if acts else stream.prev_action
             terminated, truncated = ending in (TERMINATE, BOTH), ending in (TRUNCATE, BOTH)
             frame.append(
                 Transition(
@@ -94,12 +96,12 @@ class Recorder:
                     stream.observation,
                     stream.prev_action,
                     action,
-                    switch,
+                    not acts,
                     0.25 * number,
+                    0.5 ** (number % 3),
                     terminated,
                     truncated,
                     number,
-                    stream.first,
                     stream.episode,
                 )
             )
@@ -113,22 +115,23 @@ class Recorder:
         number = array("next_observation")
         self.replay.add(
             array("action"),
-            array("switch"),
             array("reward"),
             array("terminated"),
             array("truncated"),
-            np.stack([number, -number], axis=-1),
+            {"observation": np.stack([number, -number], axis=-1), "prev_action": array("action")},
+            repeated=array("repeated"),
+            discount=array("discount"),
         )
 
     def play(self, count: int, seed: int = 0, ends: float = 0.2) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(count):
-            switches, endings = rng.random(self.num_envs) < 0.4, rng.random(self.num_envs)
+            acts, endings = rng.random(self.num_envs) < 0.4, rng.random(self.num_envs)
             kinds = (TERMINATE, TRUNCATE, BOTH)
             self.step(
                 [
-                    (bool(switch), kinds[rng.integers(3)] if end < ends else GO)
-                    for switch, end in zip(switches, endings, strict=True)
+                    (bool(each), kinds[rng.integers(3)] if end < ends else GO)
+                    for each, end in zip(acts, endings, strict=True)
                 ]
             )
 
@@ -163,19 +166,24 @@ class Recorder:
                 break
             following = stream.history[index]
             assert following.episode == last.episode
-            if follow == "repeats" and following.switch:
+            if follow == "repeats" and not following.repeated:
                 break
             window.append(following)
         return window
 
 
+def shown(windows: Windows) -> np.ndarray:
+    """The numbers of the observations of a sample."""
+    return windows.observation["observation"][:, 0]
+
+
 def check_windows(recorder: Recorder, windows: Windows, batch: int, length: int, follow: str, train_on: str) -> None:
     """Every field of a sample, against the record."""
     assert windows.valid.shape == (length, batch)
-    expected = [recorder.window(float(number), length, follow) for number in windows.observation[:batch, 0]]
+    expected = [recorder.window(float(number), length, follow) for number in shown(windows)[:batch]]
     valid = np.array([[k < len(window) for window in expected] for k in range(length)])
     np.testing.assert_array_equal(windows.valid, valid)
-    np.testing.assert_array_equal(windows.node_index, np.flatnonzero(valid))
+    np.testing.assert_array_equal(windows.index, np.flatnonzero(valid))
 
     def matrix(value, dtype):
         result = np.zeros((length, batch), dtype)
@@ -185,25 +193,25 @@ def check_windows(recorder: Recorder, windows: Windows, batch: int, length: int,
         return result
 
     np.testing.assert_array_equal(windows.reward, matrix(lambda w, k, t: t.reward, np.float32))
+    np.testing.assert_array_equal(windows.discount, matrix(lambda w, k, t: t.discount, np.float32))
     np.testing.assert_array_equal(windows.terminated, matrix(lambda w, k, t: t.terminated, bool))
     np.testing.assert_array_equal(windows.truncated, matrix(lambda w, k, t: t.truncated, bool))
-    repeated = matrix(lambda w, k, t: k + 1 < len(w) and not w[k + 1].switch, bool)
+    repeated = matrix(lambda w, k, t: k + 1 < len(w) and w[k + 1].repeated, bool)
     np.testing.assert_array_equal(windows.repeated, repeated)
 
-    nodes = [expected[b][k] for k in range(length) for b in range(batch) if valid[k, b]]
-    next_number = np.array([t.next_observation for t in nodes])
-    np.testing.assert_array_equal(windows.node_observation, np.stack([next_number, -next_number], axis=-1))
-    np.testing.assert_array_equal(windows.node_action, np.array([t.action for t in nodes], np.float32))
-    np.testing.assert_array_equal(windows.node_ended, [t.terminated or t.truncated for t in nodes])
+    def observed(numbers, actions):
+        number = np.array(numbers, np.float32)
+        return {"observation": np.stack([number, -number], axis=-1), "prev_action": np.array(actions, np.float32)}
 
-    trained = nodes if train_on == "all" else nodes[:batch]
-    number = np.array([t.observation for t in trained])
-    np.testing.assert_array_equal(windows.observation, np.stack([number, -number], axis=-1))
-    np.testing.assert_array_equal(windows.action, np.array([t.action for t in trained], np.float32))
-    np.testing.assert_array_equal(windows.prev_action, np.array([t.prev_action for t in trained], np.float32))
-    np.testing.assert_array_equal(windows.first, [t.first for t in trained])
-    dtypes = [windows.reward, windows.observation, windows.action, windows.prev_action, windows.node_observation]
-    assert {array.dtype for array in dtypes} == {np.dtype(np.float32)}
+    # An action is the previous one at the state that it led to, at an episode's end too.
+    inside = [expected[b][k] for k in range(length) for b in range(batch) if valid[k, b]]
+    following = observed([t.next_observation for t in inside], [t.action for t in inside])
+    assert_same(windows.next_observation, following)
+
+    trained = inside if train_on == "all" else inside[:batch]
+    assert_same(windows.observation, observed([t.observation for t in trained], [t.prev_action for t in trained]))
+    assert_same(windows.action, np.array([t.action for t in trained], np.float32))
+    assert {array.dtype for array in (windows.reward, windows.discount)} == {np.dtype(np.float32)}
 
 
 def assert_same(left, right) -> None:
@@ -255,7 +263,7 @@ def test_samples_equal_a_plain_list_of_transitions(num_envs, frames, steps, leng
 def test_every_kept_transition_is_sampled_and_no_other():
     recorder = Recorder(num_envs=3, frames=20)
     recorder.play(100)
-    seen = {float(n) for _ in range(30) for n in recorder.replay.sample(60).observation[:, 0]}
+    seen = {float(n) for _ in range(30) for n in shown(recorder.replay.sample(60))}
     assert seen == recorder.all_kept().keys()
     assert len(seen) == len(recorder.replay)
     assert any(len(recorder.kept(env)) < 20 for env in range(3))  # final observations take up some places
@@ -264,7 +272,7 @@ def test_every_kept_transition_is_sampled_and_no_other():
 def test_a_full_ring_keeps_the_last_frames_of_a_long_episode():
     recorder = Recorder(num_envs=1, frames=7)
     recorder.play(50, ends=0)
-    numbers = np.unique(recorder.replay.sample(100).observation[:, 0]).tolist()
+    numbers = np.unique(shown(recorder.replay.sample(100))).tolist()
     assert numbers == list(range(44, 51))  # s_43 to s_49, and s_50 to follow
 
 
@@ -274,12 +282,29 @@ def test_the_true_final_observation_follows_the_last_transition():
         recorder.step([(True, ending)])
     recorder.start_ended()
     windows = recorder.replay.sample(40)
-    follows = dict(zip(windows.observation[:, 0].tolist(), windows.node_observation[:, 0].tolist(), strict=True))
+    next_shown = windows.next_observation["observation"][:, 0]
+    follows = dict(zip(shown(windows).tolist(), next_shown.tolist(), strict=True))
     # Observation 1 starts, 2 goes on, 3 is final; 4 starts, 5 goes on, 6 is final; 7 starts
     assert follows == {1: 2, 2: 3, 4: 5, 5: 6}
 
 
-def test_following_repeats_keeps_only_the_nodes_that_compare_through_needs():
+def test_the_discount_is_that_of_each_decision():
+    """By hand: decisions of one, three and two frames, the last of them cut short, with gamma = 0.5."""
+    replay = SequenceReplay(spaces.Box(-9, 9, (1,)), ACTIONS, capacity=10, num_envs=1, seed=0)
+    replay.start(np.zeros((1, 1)))
+    for number, (discount, ended) in enumerate([(0.5, False), (0.125, False), (0.25, True)], start=1):
+        ends = np.array([ended])
+        replay.add(
+            *(np.ones((1, 2)), np.full(1, number), ends, ~ends & False, np.full((1, 1), number)),
+            repeated=np.array([False]),
+            discount=np.array([discount]),
+        )
+    windows = replay.sample(60, 3, follow="episode")
+    found = dict(zip(windows.observation[:, 0].tolist(), windows.discount.T.tolist(), strict=True))
+    assert found == {0: [0.5, 0.125, 0.25], 1: [0.125, 0.25, 0], 2: [0.25, 0, 0]}
+
+
+def test_following_repeats_keeps_only_the_states_that_compare_through_needs():
     recorder = Recorder(num_envs=2, frames=60)
     recorder.play(60, ends=0.05)
     repeats = recorder.replay.sample(40, 4, follow="repeats")
@@ -302,20 +327,21 @@ def test_dict_observations_keep_images_as_bytes():
     replay.start(observe(0))
     no = np.zeros(2, bool)
     for number in range(1, 20):
-        replay.add(np.ones((2, 2)), ~no, np.full(2, number), no, no, observe(number))
+        step = np.ones((2, 2)), np.full(2, number), no, no, observe(number)
+        replay.add(*step, repeated=no, discount=np.ones(2))
     replay.start(observe(99), no)  # nobody
     windows = replay.sample(200, 2, follow="episode")
-    for observation in (windows.observation, windows.node_observation):
+    for observation in (windows.observation, windows.next_observation):
         assert (observation["image"].dtype, observation["image"].shape[1:]) == (np.uint8, (2, 2))
         assert (observation["state"].dtype, observation["state"].shape[1:]) == (np.float32, (3,))
-        shown = observation["image"][:, 0, 0]
-        np.testing.assert_array_equal(observation["image"], np.broadcast_to(shown[:, None, None], (len(shown), 2, 2)))
-        np.testing.assert_array_equal(observation["state"], np.repeat(shown[:, None] / np.float32(256), 3, axis=1))
+        number = observation["image"][:, 0, 0]
+        np.testing.assert_array_equal(observation["image"], np.broadcast_to(number[:, None, None], (len(number), 2, 2)))
+        np.testing.assert_array_equal(observation["state"], np.repeat(number[:, None] / np.float32(256), 3, axis=1))
     assert set(windows.observation["image"].flat) == {*range(13, 19), *range(113, 119)}
     np.testing.assert_array_equal(
-        windows.node_observation["image"][:200].astype(int), windows.observation["image"].astype(int) + 1
+        windows.next_observation["image"][:200].astype(int), windows.observation["image"].astype(int) + 1
     )
-    assert replay.nbytes == 2 * 8 * (4 + 3 * 4 + 2 * 4 + 4 + 1)  # 8 slots per env
+    assert replay.nbytes == 2 * 7 * (4 + 3 * 4 + 2 * 4 + 4 + 4 + 1)  # 7 slots per env
 
 
 # --- How starts are drawn --------------------------------------------------------------------------------------------
@@ -328,7 +354,7 @@ def test_starts_are_uniform_over_transitions():
     assert transitions < 45
     draws = 400
     numbers, counts = np.unique(
-        np.concatenate([recorder.replay.sample(25).observation[:, 0] for _ in range(draws)]), return_counts=True
+        np.concatenate([shown(recorder.replay.sample(25)) for _ in range(draws)]), return_counts=True
     )
     assert len(numbers) == transitions
     expected = draws * 25 / transitions
@@ -341,7 +367,7 @@ def test_starts_are_drawn_independently():
     recorder = Recorder(num_envs=1, frames=60)
     recorder.play(100, ends=0)
     assert len(recorder.replay) == 60
-    different = [len(np.unique(recorder.replay.sample(60).observation[:, 0])) for _ in range(50)]
+    different = [len(np.unique(shown(recorder.replay.sample(60)))) for _ in range(50)]
     assert np.mean(different) == pytest.approx(60 * (1 - (59 / 60) ** 60), abs=1.5)
 
 
@@ -351,7 +377,7 @@ def test_every_env_gives_an_equal_share_and_the_rest_goes_around():
     env_of = {number: stream.history[index].env for number, (stream, index) in recorder.all_kept().items()}
     extra = np.zeros(3)
     for _ in range(60):
-        numbers = recorder.replay.sample(7).observation[:, 0]
+        numbers = shown(recorder.replay.sample(7))
         shares = np.bincount([env_of[float(number)] for number in numbers], minlength=3)
         assert sorted(shares) == [2, 2, 3]
         extra += shares == 3
@@ -362,7 +388,7 @@ def test_small_batches_reach_every_env():
     recorder = Recorder(num_envs=3, frames=30)
     recorder.play(20)
     env_of = {number: stream.history[index].env for number, (stream, index) in recorder.all_kept().items()}
-    assert {env_of[float(recorder.replay.sample(1).observation[0, 0])] for _ in range(50)} == {0, 1, 2}
+    assert {env_of[float(shown(recorder.replay.sample(1))[0])] for _ in range(50)} == {0, 1, 2}
 
 
 def test_the_same_seed_draws_the_same_windows():
@@ -371,7 +397,7 @@ def test_the_same_seed_draws_the_same_windows():
         recorder.play(40)
     windows = one.replay.sample(20, 3)
     assert_same_windows(windows, same.replay.sample(20, 3))
-    assert not np.array_equal(windows.observation, other.replay.sample(20, 3).observation)
+    assert not np.array_equal(shown(windows), shown(other.replay.sample(20, 3)))
 
 
 # --- Interruptions ---------------------------------------------------------------------------------------------------
@@ -475,8 +501,8 @@ def test_dict_observations_survive_saving():
     no = np.zeros(1, bool)
     replay.start({"image": np.zeros((1, 2)), "state": np.zeros((1, 1))})
     for number in range(1, 30):
-        shown = {"image": np.full((1, 2), number), "state": np.full((1, 1), number / 64)}
-        replay.add(np.ones((1, 2)), no, np.ones(1), no, no, shown)
+        observation = {"image": np.full((1, 2), number), "state": np.full((1, 1), number / 64)}
+        replay.add(np.ones((1, 2)), np.ones(1), no, no, observation, repeated=~no, discount=np.full(1, 0.5))
     arrays, cursor = replay.chunk(None)
     assert arrays["observation.image"].dtype == np.uint8
     loaded.load_chunks([(arrays, cursor)])
@@ -491,8 +517,8 @@ def test_a_cursor_is_stale_once_every_stream_has_overwritten_what_came_before_it
     for _ in range(9):
         recorder.play(1, ends=0)
         stale.append(recorder.replay.is_stale(cursor))
-    # The slot under the cursor is the last one saved; a ring of 6 frames has 8 slots.
-    assert stale == [False] * 7 + [True] * 2
+    # The slot under the cursor is the last one saved; a ring of 6 frames has 7 slots.
+    assert stale == [False] * 6 + [True] * 3
 
 
 def test_a_cursor_is_not_stale_while_one_stream_still_holds_it():
@@ -502,7 +528,6 @@ def test_a_cursor_is_not_stale_while_one_stream_still_holds_it():
     for _ in range(6):
         recorder.step([(True, TERMINATE), (True, GO)])  # env 0 takes two slots per episode
     assert not recorder.replay.is_stale(cursor)
-    recorder.step([(True, GO), (True, GO)])
     recorder.step([(True, GO), (True, GO)])
     assert recorder.replay.is_stale(cursor)
 
@@ -517,9 +542,14 @@ def test_chunks_of_another_number_of_streams_are_refused():
 # --- Misuse ----------------------------------------------------------------------------------------------------------
 
 
-def frame_of(num_envs: int) -> tuple:
-    no = np.zeros(num_envs, bool)
-    return np.ones((num_envs, 2)), no, np.ones(num_envs), no, no, np.full((num_envs, 2), 7.0)
+def observed_of(num_envs: int, number: float = 7.0) -> dict[str, np.ndarray]:
+    return {"observation": np.full((num_envs, 2), number), "prev_action": np.full((num_envs, 2), number)}
+
+
+def frame_of(num_envs: int) -> dict[str, Any]:
+    no, one = np.zeros(num_envs, bool), np.ones(num_envs)
+    told = {"action": np.ones((num_envs, 2)), "reward": one, "terminated": no, "truncated": no}
+    return {**told, "next_observation": observed_of(num_envs), "repeated": no, "discount": one}
 
 
 def assert_refused(recorder: Recorder, call, message: str) -> None:
@@ -531,38 +561,53 @@ def assert_refused(recorder: Recorder, call, message: str) -> None:
 
 def test_add_needs_every_env_to_have_started():
     recorder = Recorder(num_envs=2, frames=5, start=False)
-    assert_refused(recorder, lambda: recorder.replay.add(*frame_of(2)), "add: every env must have been started")
-    recorder.replay.start(np.zeros((2, 2)), np.array([True, False]))
-    assert_refused(recorder, lambda: recorder.replay.add(*frame_of(2)), "add: every env must have been started")
+    assert_refused(recorder, lambda: recorder.replay.add(**frame_of(2)), "add: every env must have been started")
+    recorder.replay.start(observed_of(2), np.array([True, False]))
+    assert_refused(recorder, lambda: recorder.replay.add(**frame_of(2)), "add: every env must have been started")
 
 
 @pytest.mark.parametrize("ending", [TERMINATE, TRUNCATE])
 def test_add_refuses_an_episode_that_has_ended(ending):
     recorder = Recorder(num_envs=2, frames=5)
     recorder.step([(True, GO), (True, ending)])
-    assert_refused(recorder, lambda: recorder.replay.add(*frame_of(2)), "started and not ended")
+    assert_refused(recorder, lambda: recorder.replay.add(**frame_of(2)), "started and not ended")
 
 
 @pytest.mark.parametrize(
-    ("position", "bad", "message"),
+    ("name", "bad", "message"),
     [
-        (0, np.ones((1, 2)), r"action must be numbers of shape \(2, 2\), got"),  # NumPy would copy it into every env
-        (0, np.full((2, 2), np.nan), "action must be finite numbers, as float32 too, got"),
-        (1, np.array([0, 1]), "switch must be 2 booleans, got"),
-        (2, np.array([0.0, np.inf]), "reward must be finite numbers, as float32 too, got"),
-        (2, 1.0, r"reward must be numbers of shape \(2,\), got 1.0"),
-        (3, np.zeros((2, 1), bool), "terminated must be 2 booleans, got"),
-        (4, None, "truncated must be 2 booleans, got None"),
-        (5, np.full((2, 2), np.nan), "next_observation must be finite numbers, as float32 too, got"),
-        (5, {"state": np.ones((2, 2))}, "next_observation must be numbers of shape"),
+        ("action", np.ones((1, 2)), r"action must be numbers of shape \(2, 2\), got"),  # NumPy would fill every env
+        ("action", np.full((2, 2), np.nan), "action must be finite numbers, as float32 too, got"),
+        ("repeated", np.array([0, 1]), "repeated must be 2 booleans, got"),
+        ("reward", np.array([0.0, np.inf]), "reward must be finite numbers, as float32 too, got"),
+        ("reward", 1.0, r"reward must be numbers of shape \(2,\), got 1.0"),
+        ("discount", np.array([0.0, np.nan]), "discount must be finite numbers, as float32 too, got"),
+        ("discount", 0.99, r"discount must be numbers of shape \(2,\), got 0.99"),
+        ("terminated", np.zeros((2, 1), bool), "terminated must be 2 booleans, got"),
+        ("truncated", None, "truncated must be 2 booleans, got None"),
+        (
+            "next_observation",
+            observed_of(2, np.nan),
+            "next_observation: observation must be finite numbers, as float32 too, got",
+        ),
+        ("next_observation", np.ones((2, 2)), "next_observation must be a dict of .*, got"),
+        ("next_observation", {"observation": np.ones((2, 2))}, "next_observation must be a dict of .*, got"),
     ],
 )
-def test_add_names_what_it_cannot_store(position, bad, message):
+def test_add_names_what_it_cannot_store(name, bad, message):
     recorder = Recorder(num_envs=2, frames=5)
     recorder.play(3, ends=0)
-    frame = list(frame_of(2))
-    frame[position] = bad
-    assert_refused(recorder, lambda: recorder.replay.add(*frame), message)
+    frame = {**frame_of(2), name: bad}
+    assert_refused(recorder, lambda: recorder.replay.add(**frame), message)
+
+
+def test_a_box_takes_no_dict():
+    replay = SequenceReplay(spaces.Box(-9, 9, (2,)), ACTIONS, capacity=10, num_envs=1, seed=0)
+    with pytest.raises(ValueError, match="observation must be numbers of shape"):
+        replay.start({"state": np.ones((1, 2))})
+    with pytest.raises(ValueError, match="observation must be finite numbers, as float32 too, got"):
+        replay.start(np.full((1, 2), np.nan))
+    replay.start(np.ones((1, 2)))
 
 
 def test_an_image_that_bytes_cannot_hold_is_refused():
@@ -576,13 +621,13 @@ def test_an_image_that_bytes_cannot_hold_is_refused():
 
 def test_large_numbers_are_no_error():
     recorder = Recorder(num_envs=1, frames=5)
-    action, *rest, _ = frame_of(1)
-    recorder.replay.add(action, *rest, np.full((1, 2), 1e30))  # whose square is more than float32 can hold
+    frame = {**frame_of(1), "next_observation": observed_of(1, 1e30)}  # whose square is more than float32 can hold
+    recorder.replay.add(**frame)
 
 
 def test_start_refuses_an_episode_that_is_under_way():
     recorder = Recorder(num_envs=3, frames=5)
-    again = lambda mask: lambda: recorder.replay.start(np.full((3, 2), 7.0), mask)  # noqa: E731
+    again = lambda mask: lambda: recorder.replay.start(observed_of(3), mask)  # noqa: E731
     assert_refused(recorder, again(None), r"start: the episode of env \[0 1 2\] has not ended")
     recorder.step([(True, GO), (True, TERMINATE), (True, GO)])
     assert_refused(recorder, again(np.array([False, True, True])), r"start: the episode of env \[2\] has not ended")
@@ -616,7 +661,11 @@ def test_sampling_needs_a_transition():
         (ValueError, {"num_envs": 0}, "num_envs must be at least 1, got 0"),
         (ValueError, {"capacity": 5}, "capacity must be at least 3 frames per env, got 5 for 2 envs"),
         (TypeError, {"observation_space": spaces.Discrete(3)}, "must be a Box or a Dict of Boxes, got Discrete"),
-        (TypeError, {"observation_space": spaces.Dict(a=spaces.Discrete(3))}, "Dict of Boxes, got Discrete"),
+        (
+            TypeError,
+            {"observation_space": spaces.Dict(a=spaces.Discrete(3))},
+            r"Dict of Boxes, got Dict\(.a.: Discrete",
+        ),
     ],
 )
 def test_bad_constructor_arguments_are_named(error, arguments, message):

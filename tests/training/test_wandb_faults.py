@@ -18,7 +18,7 @@ import sac_continuous as sac
 import taac_continuous as taac
 
 from taac_wrappers.training import run as run_module
-from taac_wrappers.training import tracking
+from taac_wrappers.training import sinks
 from taac_wrappers.training.tracking import Tracker, read_metrics
 
 both_scripts = pytest.mark.parametrize("script", [taac, sac], ids=["taac", "sac"])
@@ -104,7 +104,7 @@ def test_hanging_holds_up_nothing_and_loses_nothing(tmp_path, network, capsys):
 
 def test_a_run_does_not_wait_for_ever_at_its_end(tmp_path, network, monkeypatch, capsys):
     wandb = network(gone_at=3, hangs=True)
-    monkeypatch.setattr(tracking, "WANDB_FINISH_SECONDS", -4.9)  # five more are granted
+    monkeypatch.setattr(sinks, "WANDB_FINISH_SECONDS", -4.9)  # five more are granted
     tracker = Tracker(tmp_path, {}, track=True)
     log(tracker, 10)
     start = time.monotonic()
@@ -118,7 +118,7 @@ def test_a_run_does_not_wait_for_ever_at_its_end(tmp_path, network, monkeypatch,
 
 def test_what_waits_for_it_is_bounded(tmp_path, network, monkeypatch, capsys):
     wandb = network(gone_at=1, hangs=True)
-    monkeypatch.setattr(tracking, "WANDB_QUEUE", 20)
+    monkeypatch.setattr(sinks, "WANDB_QUEUE", 20)
     tracker = Tracker(tmp_path, {}, track=True)
     log(tracker, 100)
     tracker.close()
@@ -147,7 +147,7 @@ SMALL = {
 @both_scripts
 @pytest.mark.parametrize("hangs", [True, False])
 def test_both_scripts_train_on_as_if_nothing_had_happened(script, hangs, network, monkeypatch, capsys):
-    monkeypatch.setattr(tracking, "WANDB_FINISH_SECONDS", -4.9)
+    monkeypatch.setattr(sinks, "WANDB_FINISH_SECONDS", -4.9)
     args = replace(script.Args.for_task("Pendulum-v1"), **SMALL)
     assert script.main(replace(args, run_dir=Path("alone"))) == 0
     wandb = network(gone_at=2, hangs=hangs)
@@ -164,8 +164,8 @@ def test_both_scripts_train_on_as_if_nothing_had_happened(script, hangs, network
 
 WITH_LITTLE_PATIENCE = """
 import runpy, sys
-from taac_wrappers.training import tracking
-tracking.WANDB_FINISH_SECONDS = -3  # five more are granted
+from taac_wrappers.training import sinks
+sinks.WANDB_FINISH_SECONDS = -3  # five more are granted
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

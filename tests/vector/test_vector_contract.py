@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import pickle
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
-from vector_toys import BOX_ACTION, MODES, ActionSource, NativeDrift, assert_same, sync
+from vector_toys import BOX_ACTION, MODES, ActionSource, NativeDrift, assert_same, lockstep, sync
 
 import taac_wrappers
 from taac_wrappers import vector
@@ -354,7 +355,7 @@ def test_natively_vectorised_cartpole() -> None:
     assert ended > 10
 
 
-def test_zeta_frames_survive_saving() -> None:
+def test_zeta_state_survives_saving() -> None:
     envs = vector.ZetaRepeatWrapper(NativeDrift(2, NEXT_STEP), epsilon=(1.0, 0.0, 10))
     envs.reset(seed=0)
     for _ in range(6):
@@ -371,10 +372,48 @@ def test_zeta_frames_survive_saving() -> None:
     fresh = vector.ZetaRepeatWrapper(NativeDrift(2, NEXT_STEP), epsilon=(1.0, 0.0, 10))
     fresh.load_state_dict(saved)
     np.testing.assert_array_equal(fresh.current_epsilon, envs.current_epsilon)
-    for bad in ({}, {"frames": [1]}, {"frames": [1, -1]}, {"frames": [1.5, 1]}, {"frames": [1, np.nan]}):
+    assert saved["stream"].shape == (2, 8)
+    plain = json.loads(json.dumps({key: value.tolist() for key, value in saved.items()}))
+    again = vector.ZetaRepeatWrapper(NativeDrift(2, NEXT_STEP), epsilon=(1.0, 0.0, 10))
+    again.load_state_dict(plain)
+    assert_same(again.state_dict(), saved)
+    for bad in ([1], [1, -1], [1.5, 1], [1, np.nan], None):
         with pytest.raises(ValueError, match="frames"):
+            fresh.load_state_dict({**saved, "frames": bad})
+    stream = saved["stream"]
+    bad_word, even = stream.copy(), stream.copy()
+    bad_word[1, 2] = 2**32
+    even[1, 4] = 2
+    for bad in (stream[:1], stream[:, :7], stream[0], stream + 0.5, -stream, bad_word, even, None):
+        with pytest.raises(ValueError, match="stream"):
+            fresh.load_state_dict({"frames": saved["frames"] + 1, "stream": bad})
+    for bad in ({}, {"frames": saved["frames"]}, {"stream": stream}):
+        with pytest.raises(ValueError, match="must have the entries"):
             fresh.load_state_dict(bad)
     assert_same(fresh.state_dict(), saved)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_zeta_states_are_those_of_the_wrappers_around_each_environment(mode: AutoresetMode) -> None:
+    """And they go on alike from there, in a wrapper of another past."""
+    settings: dict[str, Any] = {"epsilon": (0.9, 0.2, 60), "mu": 1.0, "max_repeat": 4}
+    each = sync(3, mode, ((taac_wrappers.ZetaRepeatWrapper, settings),))
+    together = vector.ZetaRepeatWrapper(sync(3, mode), **settings)
+    assert lockstep(each, together, mode, steps=40) > 5
+    states = [env.state_dict() for env in each.envs]
+    saved = together.state_dict()
+    assert_same(saved, {key: np.array([state[key] for state in states]) for key in ("frames", "stream")})
+    other = vector.ZetaRepeatWrapper(copy.deepcopy(together.env), **settings)
+    other.load_state_dict(saved)
+    assert_same(together.reset()[0], other.reset()[0])
+    source = ActionSource(together.action_space, 1)
+    for _ in range(40):
+        actions = source()
+        wanted, got = together.step(actions), other.step(actions)
+        assert_same(wanted, got)
+        done = wanted[2] | wanted[3]
+        if mode is DISABLED and done.any():
+            assert_same(*(envs.reset(options={"reset_mask": done.copy()})[0] for envs in (together, other)))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,0 +1,98 @@
+"""The arguments of a run in its ``config.json``: written as JSON, and read back as the types they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from taac_wrappers.training.files import read_config
+
+A = TypeVar("A")
+
+CHANGEABLE_ON_RESUME = {
+    *("total_frames", "stop_at_score", "eval_interval", "eval_episodes", "final_episodes", "checkpoint_interval"),
+    *("run_dir", "resume", "track", "wandb_project", "wandb_entity", "capture_video", "device", "threads", "compile"),
+    *("on_env_error", "env_timeout"),
+}
+"""Arguments that may differ from those of the run that is resumed: none of them changes what is learned."""
+
+
+def from_config(args_type: type[A], run_dir: Path) -> A:
+    """The arguments a run was started with, read back from its ``config.json``."""
+    saved = read_run(run_dir)["args"]
+    fields = {field.name for field in dataclasses.fields(args_type)}  # type: ignore[arg-type]
+    if saved.keys() != fields:
+        raise ValueError(
+            f"--resume: {str(run_dir)!r} is a run of another script or version ({sorted(saved.keys() ^ fields)})"
+        )
+    saved |= {"run_dir": None, "resume": run_dir}
+    return typed(args_type, saved, f"--resume: {str(run_dir)!r}")
+
+
+def typed(kind: type[A], values: Mapping[str, Any], source: str) -> A:
+    """A dataclass from what JSON knows of it: all its fields, and of their types, for anybody may be the ``source``."""
+    hints = get_type_hints(kind)
+    for name, hint in hints.items():
+        if name not in values:
+            raise ValueError(f"{source}: {name} is missing")
+        if not _fits(values[name], hint):
+            raise ValueError(f"{source}: {name} must be {hint}, got {reprlib.repr(values[name])}")
+    tuples = {name: tuple(value) for name, value in values.items() if get_origin(hints.get(name)) is tuple}
+    return kind(**{**values, **tuples})
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that a field is annotated with.
+
+    >>> _fits(3, float), _fits(True, int), _fits((1, 2), tuple[int, ...]), _fits(None, int | None), _fits("3", int)
+    (True, False, True, True, False)
+    """
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) in (tuple, list):
+        return isinstance(value, (tuple, list)) and all(_fits(item, get_args(hint)[0]) for item in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def refuse_module(env_id: str) -> None:
+    """Refuse an id such as ``module:name`` if a file says it: importing a module is for the user to ask."""
+    if ":" in env_id:
+        raise ValueError(f"config.json names an environment in a module to import; to allow it, add --env-id {env_id}")
+
+
+def read_run(run_dir: Path) -> dict[str, Any]:
+    """The ``config.json`` of a run."""
+    if not (run_dir / "config.json").is_file():
+        raise ValueError(f"--resume: {str(run_dir)!r} is not a run folder (no config.json)")
+    config = read_config(run_dir)
+    texts = config.get("method"), config.get("resolved_env_id")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(config.get("args"), dict):
+        raise ValueError(f"--resume: {str(run_dir)!r} is not a run folder (its config.json is of something else)")
+    return config
+
+
+def plain(value: Any) -> Any:
+    """Paths, arrays and tuples as JSON knows them.
+
+    >>> plain({"run_dir": Path("runs"), "hidden": (256, 256), "gamma": np.float32(0.5)})
+    {'run_dir': 'runs', 'hidden': [256, 256], 'gamma': 0.5}
+    """
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return value
