@@ -275,9 +275,6 @@ def assert_complete(script: Script, args: Any) -> None:
     assert config["versions"].keys() >= {"python", "gymnasium", "numpy", "torch"}
     started_with = {name: tuple(value) if isinstance(value, list) else value for name, value in config["args"].items()}
     assert started_with == vars(args) | {"run_dir": str(run_dir)}
-    picture = (run_dir / "curve.png").read_bytes()
-    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
-    assert min(struct.unpack(">II", picture[16:24])) > 100
     assert list((run_dir / "checkpoint").glob("0*/MANIFEST.json"))
     assert list((run_dir / "tensorboard").glob("events.out.tfevents.*"))
 
@@ -307,6 +304,16 @@ def base_of(tmp_path_factory: pytest.TempPathFactory):
 
 
 # --- Every flag ------------------------------------------------------------------------------------------------------
+
+
+@every_script
+@pytest.mark.usefixtures("curve")
+def test_a_run_leaves_its_curve(script, tmp_path):
+    args = script.smoke_args(tmp_path / "run", total_frames=60)
+    assert script.module.main(args) == 0
+    picture = (args.run_dir / "curve.png").read_bytes()
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+    assert min(struct.unpack(">II", picture[16:24])) > 100
 
 
 @every_script

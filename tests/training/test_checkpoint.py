@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 
-from taac_wrappers.training import checkpoint, curve, files, sinks, tracking
+from taac_wrappers.training import checkpoint, curve, files, sinks, snapshots, tracking
 from taac_wrappers.training.checkpoint import CheckpointError, CheckpointStore, CheckpointWriteError
 from taac_wrappers.training.snapshots import flatten_optimizer, restore_optimizer, restore_rng, rng_state
 
