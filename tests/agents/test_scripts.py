@@ -75,6 +75,7 @@ SMALL = {
     "batch_size": 16,
     "hidden": (8, 8),
     "learning_starts": 40,
+    "frames_per_iteration": 2,
     "eval_interval": 100,
     "eval_episodes": 1,
     "final_episodes": 2,
