@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
+from taac_wrappers.training.config import plain
 from taac_wrappers.training.structure import mapped
 
 
@@ -54,7 +55,7 @@ class ReplayableEnv(gym.Wrapper, RecordConstructorArgs):
             "rng": None if seed is not None else self._rng_state(),  # a seed replaces the generator
             "seed": seed,
             "options": dict(options) if options else None,
-            "wrappers": [_plain(wrapper.state_dict()) for wrapper in self._wrappers_with_state()],
+            "wrappers": [plain(wrapper.state_dict()) for wrapper in self._wrappers_with_state()],
         }
         observation, info = self.env.reset(seed=seed, options=options)
         self._start, self._steps, self._last_observation = start, 0, observation
@@ -170,13 +171,6 @@ class ReplayableEnv(gym.Wrapper, RecordConstructorArgs):
 def _as_recorded(space: spaces.Space, action: Any) -> np.ndarray:
     """A copy in the precision in which it is recorded, so that replaying it is the same."""
     return np.asarray(action).astype(space.dtype, casting="same_kind")
-
-
-def _plain(state: Any) -> Any:
-    """What a ``state_dict()`` holds, as JSON knows it."""
-    if isinstance(state, Mapping):
-        return {key: _plain(value) for key, value in state.items()}
-    return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
 
 
 def _check_rng_state(key: str, state: Any, bit_generator: np.random.BitGenerator) -> None:
