@@ -30,6 +30,7 @@ from gymnasium.spaces import Box
 from safetensors.torch import load_file
 
 from taac_wrappers.agent import load_agent
+from taac_wrappers.training import run as run_module
 from taac_wrappers.training import tasks
 from taac_wrappers.training.arguments import BadInput, command_line
 from taac_wrappers.training.config import from_config
@@ -37,6 +38,18 @@ from taac_wrappers.training.files import read_config
 from taac_wrappers.training.tracking import read_metrics
 
 AGENTS = Path(__file__).parents[2] / "agents"
+plot_curve = run_module.plot_curve
+
+
+@pytest.fixture(autouse=True)
+def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes a quarter of a small run's time; those who look at the picture ask for ``curve``."""
+    monkeypatch.setattr(run_module, "plot_curve", lambda folder: folder / "curve.png")
+
+
+@pytest.fixture
+def curve(no_curve: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "plot_curve", plot_curve)
 
 
 class Follow(gym.Env):
