@@ -112,7 +112,7 @@ class Args:
     threads: int = 1
     """CPU threads of the learner"""
     compile: bool = False
-    """compute gradients through torch.compile: a minute at the start, then faster (needs a C++ compiler)"""
+    """compute gradients through torch.compile: half a minute at the start, then faster (needs a C++ compiler)"""
 
     @classmethod
     def for_task(cls, env_id: str) -> Args:
