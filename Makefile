@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[all]"
 	@touch $@
 
-train: $(READY)  ## train TAAC on MountainCarContinuous until it is solved (about 8 minutes)
+train: $(READY)  ## train TAAC on MountainCarContinuous until it is solved (about 7 minutes)
 	$(BIN)/python agents/taac_continuous.py --env-id MountainCarContinuous-v0 --stop-at-score 90
 
 test: $(READY)  ## run all tests, with the examples of docstrings and docs, on all cores
