@@ -28,7 +28,7 @@ SETTINGS = {
     "final-episodes": 1,
     "buffer-size": 300,  # wraps
     "learning-starts": 40,
-    "frames-per-iteration": 4,
+    "frames-per-iteration": 10,
     "updates-per-iteration": 1,
     "target-interval": 1,
     "hidden": "8 8",

@@ -154,6 +154,9 @@ def import_once() -> None:
     for module in ("mujoco", "matplotlib.backends.backend_agg", "matplotlib.figure", "torch.utils.tensorboard", "tyro"):
         importlib.import_module(module)
     importlib.import_module("taac_wrappers.training.run")
+    from matplotlib.figure import Figure
+
+    Figure().savefig(io.BytesIO())  # the first figure reads the fonts
     import torch
 
     torch.set_num_threads(1)
