@@ -5,8 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.wrappers import ClipAction
+from gymnasium.wrappers.vector import ClipAction as VectorClipAction
 
 # Separates these random streams from that of the environment, which is seeded with the same number.
 _SPAWN_KEY = (0x7A657461,)
@@ -84,6 +88,25 @@ class UniformStream:
             "uinteger": 0,
         }
         return stream
+
+
+def space_to_explore(env: gym.Env | VectorEnv) -> spaces.Space:
+    """Return the action space of ``env``, of one environment each; with ``ClipAction`` the one that it clips to.
+
+    ``ClipAction`` takes any action and so declares no bounds. Wrappers above it that keep its space are looked through.
+    """
+    layer: Any = env
+    while isinstance(layer, (gym.Wrapper, VectorWrapper)):
+        if isinstance(layer, (ClipAction, VectorClipAction)):
+            return space_to_explore(layer.env)
+        if _single_action_space(layer) is not _single_action_space(layer.env):
+            break
+        layer = layer.env
+    return _single_action_space(env)
+
+
+def _single_action_space(env: Any) -> spaces.Space:
+    return env.single_action_space if isinstance(env, VectorEnv) else env.action_space
 
 
 class ExploratoryHold:

@@ -11,7 +11,15 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from taac_wrappers._validation import action_bounds, action_check
+from taac_wrappers._validation import action_bounds, action_check, array_space
+
+
+def has_reports(env: gym.Env) -> bool:
+    """Return whether a repeat wrapper in ``env`` reports what it executes: one that names its `executed_action_space`.
+
+    Without one, infos named ``frames`` or ``discount`` are the environment's own and mean something else.
+    """
+    return env.has_wrapper_attr("executed_action_space")
 
 
 def executed_action_space(env: gym.Env) -> spaces.Space:
@@ -20,15 +28,12 @@ def executed_action_space(env: gym.Env) -> spaces.Space:
     A repeat wrapper names it in its attribute of the same name; without one it is the action space itself, flattened if
     that is composite.
     """
-    if env.has_wrapper_attr("executed_action_space"):
-        return env.get_wrapper_attr("executed_action_space")
-    space = env.action_space
-    return space if action_bounds(space) is not None else spaces.flatten_space(space)
+    return env.get_wrapper_attr("executed_action_space") if has_reports(env) else array_space(env.action_space)
 
 
 def action_copier(env: gym.Env) -> Callable[[Any], Any]:
     """Return a function that gives a checked, private copy of an action for ``env``."""
-    if action_bounds(env.action_space) is None and env.has_wrapper_attr("executed_action_space"):
+    if action_bounds(env.action_space) is None and has_reports(env):
         return _same  # the repeat wrapper that declares a composite action checks and copies it
     return action_check(env.action_space)
 
@@ -42,11 +47,23 @@ def composite_action_space(env: gym.Env) -> spaces.Space | None:
     return env.action_space if action_bounds(env.action_space) is None else None
 
 
-def executed_action(info: Mapping[str, Any], composite: spaces.Space | None, action: Any) -> np.ndarray:
+def executed_action(report: Mapping[str, Any], composite: spaces.Space | None, action: Any) -> np.ndarray:
     """Return a copy of what the innermost environment received: an inner wrapper's word, else ``action`` itself."""
-    if "executed_action" in info:
-        return np.array(info["executed_action"])
+    if "executed_action" in report:
+        return np.array(report["executed_action"])
     return np.array(action if composite is None else spaces.flatten(composite, action))
+
+
+def one_frame_info(info: dict[str, Any], own: dict[str, Any], reports: bool) -> dict[str, Any]:
+    """Return ``info`` with a wrapper's ``own`` report of a single inner step.
+
+    If an inner wrapper ``reports``, its word counts more.
+    """
+    if reports:
+        return {**own, **info}
+    info = {**info, **own}
+    info.pop("discount", None)  # the environment's own: whoever reads it above would bootstrap with it
+    return info
 
 
 def was_repeated(asked: bool, info: Mapping[str, Any], previous: np.ndarray | None) -> bool:
@@ -60,13 +77,19 @@ def was_repeated(asked: bool, info: Mapping[str, Any], previous: np.ndarray | No
 
 
 def repeat_action(
-    env: gym.Env, action: Any, times: int, gamma: float | None, composite: spaces.Space | None = None
+    env: gym.Env,
+    action: Any,
+    times: int,
+    gamma: float | None,
+    *,
+    reports: bool,
+    composite: spaces.Space | None = None,
 ) -> tuple[Any, float, bool, bool, dict[str, Any]]:
     """Step ``env`` up to ``times`` times with one action, as one decision that ends when the episode ends.
 
     Inner frames add up and inner discounts multiply. With ``gamma`` the reward is the sum of the inner rewards, each
     times the discount so far; without it the plain sum. ``info`` is the last inner one, with the keys of this decision.
-    ``composite`` is the `composite_action_space` of ``env``.
+    ``reports`` and ``composite`` are what `has_reports` and `composite_action_space` say of ``env``.
     """
     step = env.step
     # A copy for every inner step: an environment may write over the action it is given.
@@ -78,14 +101,15 @@ def repeat_action(
         observation, reward, terminated, truncated, info = step(fresh())
         # float() before adding: a NumPy float32 would make the whole sum float32.
         reward_sum += float(reward) if gamma is None else discount * float(reward)
-        if "frames" in info:
+        report = info if reports else {}
+        if "frames" in report:
             if not frames:
-                repeated = bool(info.get("repeated", False))
-            frames += info["frames"]
+                repeated = bool(report.get("repeated", False))
+            frames += report["frames"]
         else:
             frames += 1
-        if "discount" in info:
-            discount *= info["discount"]
+        if "discount" in report:
+            discount *= report["discount"]
         elif gamma is not None:
             discount = gamma**frames
         if terminated or truncated:
@@ -93,9 +117,11 @@ def repeat_action(
     summary = {
         **info,
         "frames": frames,
-        "executed_action": executed_action(info, composite, action),
+        "executed_action": executed_action(report, composite, action),
         "repeated": repeated,
     }
-    if gamma is not None or "discount" in info:
+    if gamma is not None or "discount" in report:
         summary["discount"] = discount
+    else:
+        summary.pop("discount", None)  # the environment's own
     return observation, reward_sum, terminated, truncated, summary

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from numpy import ndarray
 
 # Up to this many entries, comparing Python floats is quicker than comparing arrays.
@@ -111,6 +114,19 @@ def require_seed(name: str, value: Any) -> int | None:
     return None if value is None else require_int(name, value, minimum=0)
 
 
+def require_env(wrapper: str, env: Any) -> None:
+    """Raise ``TypeError`` for anything but an environment; one for vector environments is pointed to their wrappers."""
+    if isinstance(env, VectorEnv):
+        from taac_wrappers import vector  # not at the top: it imports this module
+
+        advice = "it has no vector version, wrap each sub-environment: gym.make_vec(..., wrappers=[...])"
+        if wrapper in vector.__all__:
+            advice = f"use taac_wrappers.vector.{wrapper}"
+        raise TypeError(f"{wrapper} is for one environment, got the vector environment {env}: {advice}")
+    if not isinstance(env, gym.Env):
+        raise TypeError(f"`env` must be a gymnasium.Env, got {env!r} of type {type(env).__name__}")
+
+
 def require_box(wrapper: str, space: spaces.Space) -> spaces.Box:
     """Return ``space`` if it is a ``Box`` of floating-point actions."""
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
@@ -122,10 +138,26 @@ def require_bounded(wrapper: str, space: spaces.Space) -> spaces.Box | spaces.Di
     """Return ``space`` if a uniform action can be drawn from it: a ``Discrete`` or a ``Box`` bounded on all sides."""
     if isinstance(space, spaces.Discrete):
         return space
-    box = require_box(wrapper, space)
-    if not box.is_bounded("both"):
-        raise ValueError(f"{wrapper} draws uniform actions and needs a bounded Box `action_space`, got {space}")
-    return box
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.is_bounded("both"):
+        return space
+    wanted = "a Discrete or a bounded floating-point Box `action_space`"
+    raise ValueError(f"{wrapper} draws uniform actions and needs {wanted}, got {space}")
+
+
+def array_space(space: spaces.Space) -> spaces.Space:
+    """Return an action ``space`` of arrays: itself, or a composite one flattened.
+
+    >>> array_space(spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1)]))
+    Box(-1.0, 1.0, (3,), float32)
+    """
+    if action_bounds(space) is not None:
+        return space
+    with suppress(NotImplementedError):  # of a space that Gymnasium does not know
+        flat = spaces.flatten_space(space)
+        if isinstance(flat, spaces.Box):
+            return flat
+    wanted = "a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of these"
+    raise ValueError(f"`env.action_space` must be {wanted}, got {space}")
 
 
 def require_state(state: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:

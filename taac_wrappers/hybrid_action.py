@@ -10,8 +10,8 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
 from taac_wrappers._encoding import ENCODINGS, PairDecoder, is_positive
-from taac_wrappers._repeat import executed_action_space, was_repeated
-from taac_wrappers._validation import require_box, require_choice
+from taac_wrappers._repeat import executed_action_space, has_reports, one_frame_info, was_repeated
+from taac_wrappers._validation import require_box, require_choice, require_env
 
 
 class HybridActionWrapper(gym.Wrapper, RecordConstructorArgs):
@@ -62,11 +62,13 @@ class HybridActionWrapper(gym.Wrapper, RecordConstructorArgs):
             env: the environment to wrap, with a floating-point Box action space.
             encoding: ``"dict"`` or ``"box"``.
         """
+        require_env("HybridActionWrapper", env)
         require_choice("encoding", encoding, ENCODINGS)
         box = require_box("HybridActionWrapper", env.action_space)
         RecordConstructorArgs.__init__(self, encoding=encoding)
         gym.Wrapper.__init__(self, env)
         self.executed_action_space = executed_action_space(env)
+        self._reports = has_reports(env)
         self._decode = PairDecoder(box, "switch", spaces.Discrete(2), is_positive, encoding)
         self.action_space = self._decode.space
         self._initial_action = np.asarray(np.clip(np.zeros(box.shape, box.dtype), box.low, box.high))
@@ -84,8 +86,9 @@ class HybridActionWrapper(gym.Wrapper, RecordConstructorArgs):
         current = new_action if switch else self._previous_action
         observation, reward, terminated, truncated, inner = self.env.step(current.copy())
         self._previous_action = current
-        info = {"frames": 1, "executed_action": current.copy(), "repeated": not switch, **inner}
-        if "executed_action" in inner:
+        own = {"frames": 1, "executed_action": current.copy(), "repeated": not switch}
+        info = one_frame_info(inner, own, self._reports)
+        if self._reports and "executed_action" in inner:
             info["repeated"] = was_repeated(not switch, inner, self._previous_executed)
             self._previous_executed = inner["executed_action"].copy()
         return observation, reward, terminated, truncated, info

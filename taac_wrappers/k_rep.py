@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,12 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
 from taac_wrappers._encoding import ENCODINGS, PairDecoder, even_bin
-from taac_wrappers._repeat import executed_action_space, repeat_action
-from taac_wrappers._validation import require_box, require_choice, require_float, require_int
+from taac_wrappers._hindsight import RewardChangingWrapper, require_one_frame
+from taac_wrappers._repeat import executed_action_space, has_reports, repeat_action
+from taac_wrappers._validation import require_box, require_choice, require_env, require_float, require_int
 
 
-class KRepWrapper(gym.Wrapper, RecordConstructorArgs):
+class KRepWrapper(RewardChangingWrapper, RecordConstructorArgs):
     """Lets the agent choose (a, K): the action ``a`` is executed ``K`` times, or until the episode ends.
 
     The duration is chosen open-loop: once started, the repeat does not look at the observations in between (SAC-Krep).
@@ -68,6 +70,7 @@ class KRepWrapper(gym.Wrapper, RecordConstructorArgs):
             gamma: the discount per frame, in [0, 1], or None for plain sums.
             encoding: ``"dict"`` or ``"box"``.
         """
+        require_env("KRepWrapper", env)
         max_repeat = require_int("max_repeat", max_repeat, minimum=1)
         if gamma is not None:
             gamma = require_float("gamma", gamma, at_least=0, at_most=1)
@@ -78,6 +81,7 @@ class KRepWrapper(gym.Wrapper, RecordConstructorArgs):
         self.max_repeat = max_repeat
         self.gamma = gamma
         self.executed_action_space = executed_action_space(env)
+        self._reports = has_reports(env)
         choose = partial(even_bin, bins=max_repeat)
         self._decode = PairDecoder(box, "repeat", spaces.Discrete(max_repeat, start=1), choose, encoding)
         self.action_space = self._decode.space
@@ -85,4 +89,7 @@ class KRepWrapper(gym.Wrapper, RecordConstructorArgs):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Execute the action of the pair ``action`` for its duration."""
         inner_action, times = self._decode(action)
-        return repeat_action(self.env, inner_action, times, self.gamma)
+        return repeat_action(self.env, inner_action, times, self.gamma, reports=self._reports)
+
+    def _hindsight(self, compute_reward: Callable[..., Any]) -> Callable[..., Any]:
+        return require_one_frame(f"KRepWrapper(max_repeat={self.max_repeat})", self.max_repeat, compute_reward)

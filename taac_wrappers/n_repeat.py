@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.utils import RecordConstructorArgs
 
-from taac_wrappers._repeat import action_copier, composite_action_space, executed_action_space, repeat_action
-from taac_wrappers._validation import require_float, require_int
+from taac_wrappers._hindsight import RewardChangingWrapper, require_one_frame
+from taac_wrappers._repeat import (
+    action_copier,
+    composite_action_space,
+    executed_action_space,
+    has_reports,
+    repeat_action,
+)
+from taac_wrappers._validation import require_env, require_float, require_int
 
 
-class NRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
+class NRepeatWrapper(RewardChangingWrapper, RecordConstructorArgs):
     """Repeats each action ``n`` times, or until the episode ends, and returns the last observation.
 
     The agent decides every ``n`` frames, which shortens the horizon and makes exploration more persistent (SAC-Nrep).
@@ -49,10 +57,11 @@ class NRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         """Wrap ``env``.
 
         Args:
-            env: the environment to wrap, with any action space.
+            env: the environment to wrap, with an action space of arrays, or a Dict or Tuple of such.
             n: how often each action is executed, at least 1.
             gamma: the discount per frame, in [0, 1], or None for plain sums.
         """
+        require_env("NRepeatWrapper", env)
         n = require_int("n", n, minimum=1)
         if gamma is not None:
             gamma = require_float("gamma", gamma, at_least=0, at_most=1)
@@ -61,9 +70,14 @@ class NRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         self.n = n
         self.gamma = gamma
         self.executed_action_space = executed_action_space(env)
+        self._reports = has_reports(env)
         self._composite = composite_action_space(env)
         self._copy_action = action_copier(env)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Execute ``action`` up to ``n`` times."""
-        return repeat_action(self.env, self._copy_action(action), self.n, self.gamma, self._composite)
+        fresh = self._copy_action(action)
+        return repeat_action(self.env, fresh, self.n, self.gamma, reports=self._reports, composite=self._composite)
+
+    def _hindsight(self, compute_reward: Callable[..., Any]) -> Callable[..., Any]:
+        return require_one_frame(f"NRepeatWrapper(n={self.n})", self.n, compute_reward)

@@ -10,8 +10,14 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
-from taac_wrappers._repeat import action_copier, composite_action_space, executed_action, executed_action_space
-from taac_wrappers._validation import ActionCheck, action_bounds, require_bool, require_key
+from taac_wrappers._repeat import (
+    action_copier,
+    composite_action_space,
+    executed_action,
+    executed_action_space,
+    has_reports,
+)
+from taac_wrappers._validation import ActionCheck, action_bounds, require_bool, require_env, require_key
 
 
 class PrevActionWrapper(gym.Wrapper, RecordConstructorArgs):
@@ -62,6 +68,7 @@ class PrevActionWrapper(gym.Wrapper, RecordConstructorArgs):
             flatten: whether to join a Box observation and the action in one flat Box, and to flatten the action.
             initial_action: what is shown before the first action; None means zeros.
         """
+        require_env("PrevActionWrapper", env)
         flatten = require_bool("flatten", flatten)
         inner = env.observation_space
         entries = inner.spaces if isinstance(inner, spaces.Dict) else {"observation": inner}
@@ -76,6 +83,7 @@ class PrevActionWrapper(gym.Wrapper, RecordConstructorArgs):
         self._key = key
         self._is_dict = isinstance(inner, spaces.Dict)
         self._is_joined = is_joined
+        self._reports = has_reports(env)
         self._composite = composite_action_space(env)
         self._copy_action = action_copier(env)
         self._view = _ActionView(action_space, flatten)
@@ -97,7 +105,8 @@ class PrevActionWrapper(gym.Wrapper, RecordConstructorArgs):
         """Step the environment and show the action that was executed."""
         sent = self._copy_action(action)
         observation, reward, terminated, truncated, info = self.env.step(sent)
-        shown = self._view(executed_action(info, self._composite, sent))
+        report = info if self._reports else {}
+        shown = self._view(executed_action(report, self._composite, sent))
         return self._with_action(observation, shown), reward, terminated, truncated, info
 
     def _with_action(self, observation: Any, shown: Any) -> Any:

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
-from taac_wrappers._repeat import composite_action_space, executed_action, executed_action_space
-from taac_wrappers._validation import require_key
+from taac_wrappers._repeat import composite_action_space, executed_action, executed_action_space, has_reports
+from taac_wrappers._validation import require_env, require_key
 
 
 class RepeatStatisticsWrapper(gym.Wrapper, RecordConstructorArgs):
@@ -56,10 +56,12 @@ class RepeatStatisticsWrapper(gym.Wrapper, RecordConstructorArgs):
             env: the environment to wrap.
             key: the info key of the statistics.
         """
+        require_env("RepeatStatisticsWrapper", env)
         require_key("key", key)
         RecordConstructorArgs.__init__(self, key=key)
         gym.Wrapper.__init__(self, env)
         self._key = key
+        self._reports = has_reports(env)
         self._composite = composite_action_space(env)
         self._is_numeric = isinstance(executed_action_space(env), spaces.Box)
         self._begin_episode()
@@ -73,7 +75,8 @@ class RepeatStatisticsWrapper(gym.Wrapper, RecordConstructorArgs):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment and count."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._count(executed_action(info, self._composite, action), info)
+        report = info if self._reports else {}
+        self._count(executed_action(report, self._composite, action), report)
         if terminated or truncated:
             info = {**info, self._key: self._summary()}
         return observation, reward, terminated, truncated, info
@@ -83,10 +86,10 @@ class RepeatStatisticsWrapper(gym.Wrapper, RecordConstructorArgs):
         self._change = 0.0  # sum over frames of the mean absolute change of the action's entries
         self._previous: np.ndarray | None = None
 
-    def _count(self, executed: np.ndarray, info: dict[str, Any]) -> None:
+    def _count(self, executed: np.ndarray, report: dict[str, Any]) -> None:
         is_same = self._previous is not None and executed.tobytes() == self._previous.tobytes()
-        repeated = bool(info.get("repeated", is_same))
-        frames = int(info.get("frames", 1))
+        repeated = bool(report.get("repeated", is_same))
+        frames = int(report.get("frames", 1))
         self._runs += self._previous is None or not repeated
         self._decisions += 1
         self._frames += frames

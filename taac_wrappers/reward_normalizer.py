@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
+from taac_wrappers._hindsight import RewardChangingWrapper
 from taac_wrappers._validation import (
     real_numbers,
     require_bool,
     require_count,
+    require_env,
     require_float,
     require_int,
     require_state,
@@ -145,7 +147,7 @@ class AdaptiveNormalizer:
         return items, dtype if dtype.kind == "f" else items.dtype
 
 
-class RewardNormalizerWrapper(gym.Wrapper, RecordConstructorArgs):
+class RewardNormalizerWrapper(RewardChangingWrapper, RecordConstructorArgs):
     """Normalizes rewards by their own running mean and standard deviation, and clips them.
 
     Each reward first updates an `AdaptiveNormalizer` and is then normalized by it. This is the online version, for
@@ -190,6 +192,7 @@ class RewardNormalizerWrapper(gym.Wrapper, RecordConstructorArgs):
             speed: how much recent rewards weigh, above 0.
             update: whether rewards update the statistics.
         """
+        require_env("RewardNormalizerWrapper", env)
         normalizer = AdaptiveNormalizer(speed=speed, clip=clip)
         update = require_bool("update", update)
         RecordConstructorArgs.__init__(self, clip=clip, speed=speed, update=update)
@@ -205,6 +208,14 @@ class RewardNormalizerWrapper(gym.Wrapper, RecordConstructorArgs):
             self.normalizer.update(raw_reward)
         info = {**info, "raw_reward": raw_reward}
         return observation, self.normalizer.normalize(raw_reward), terminated, truncated, info
+
+    def _hindsight(self, compute_reward: Callable[..., Any]) -> Callable[..., Any]:
+        if self.update:
+            raise AttributeError(
+                "RewardNormalizerWrapper refuses `compute_reward`: its statistics move, so that rewards in a replay "
+                "were normalized by other ones than those of now. Normalize what is sampled, or set `update` to False"
+            )
+        return lambda *args, **kwargs: self.normalizer.normalize(compute_reward(*args, **kwargs))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics as plain numbers."""

@@ -9,12 +9,13 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
-from taac_wrappers._exploration import STATE_WORDS, ExploratoryHold, UniformStream
-from taac_wrappers._repeat import executed_action_space, was_repeated
+from taac_wrappers._exploration import STATE_WORDS, ExploratoryHold, UniformStream, space_to_explore
+from taac_wrappers._repeat import executed_action_space, has_reports, one_frame_info, was_repeated
 from taac_wrappers._validation import (
     ActionCheck,
     require_bounded,
     require_count,
+    require_env,
     require_float,
     require_int,
     require_schedule,
@@ -77,19 +78,22 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
         """Wrap ``env``.
 
         Args:
-            env: the environment to wrap, with a Discrete or a bounded floating-point Box action space.
+            env: the environment to wrap, with a Discrete or a bounded floating-point Box action space. Above
+                ``ClipAction``, which takes any action, the bounds are those it clips to.
             epsilon: the probability to explore, or its linear schedule ``(start, end, frames)``.
             mu: the exponent of the zeta distribution, above 0; larger means shorter.
             max_repeat: the longest hold, at least 1.
         """
+        require_env("ZetaRepeatWrapper", env)
         schedule = require_schedule("epsilon", epsilon)
         mu = require_float("mu", mu, above=0)
         max_repeat = require_int("max_repeat", max_repeat, minimum=1)
-        space = require_bounded("ZetaRepeatWrapper", env.action_space)
+        space = require_bounded("ZetaRepeatWrapper", space_to_explore(env))
         recorded = schedule if isinstance(epsilon, (tuple, list)) else schedule[0]
         RecordConstructorArgs.__init__(self, epsilon=recorded, mu=mu, max_repeat=max_repeat)
         gym.Wrapper.__init__(self, env)
         self.executed_action_space = executed_action_space(env)
+        self._reports = has_reports(env)
         self._copy_action = ActionCheck(env.action_space)
         # The copy of a Discrete action, a NumPy integer, would be no array.
         self._as_array = np.array if isinstance(space, spaces.Discrete) else np.ndarray.copy
@@ -136,9 +140,10 @@ class ZetaRepeatWrapper(gym.Wrapper, RecordConstructorArgs):
             self._uniform.rewind()
             raise
         self._exploratory_action, self._remaining = exploratory, remaining
-        info = {"frames": 1, "executed_action": executed, "repeated": held, **inner}
+        own = {"frames": 1, "executed_action": executed, "repeated": held}
+        info = one_frame_info(inner, own, self._reports)
         info["exploring"] = exploring
-        if "executed_action" in inner:
+        if self._reports and "executed_action" in inner:
             info["repeated"] = was_repeated(held, inner, self._previous_executed)
             self._previous_executed = inner["executed_action"].copy()
         self._frames += info["frames"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiDiscrete, Sequence, Space
 from gymnasium.wrappers import OrderEnforcing
-from test_contract import CASES, wrap
+from test_contract import ALL_CASES, CASES, wrap
 from toy_envs import ToyEnv, continued, rollout, same, sample_actions
 
 from taac_wrappers import (
@@ -85,6 +86,44 @@ def test_bad_arguments_of_the_normalizer(kwargs, argument):
         AdaptiveNormalizer(**kwargs)
 
 
+@pytest.mark.parametrize(("name", "kwargs"), ALL_CASES)
+def test_a_vector_environment_is_pointed_to_its_own_wrappers(name, kwargs):
+    advice = f"use taac_wrappers.vector.{name}"
+    if name in ("NRepeatWrapper", "KRepWrapper"):
+        advice = "it has no vector version, wrap each sub-environment: gym.make_vec"
+    with pytest.raises(TypeError, match=f"{name} is for one environment, got .*SyncVectorEnv.*: {advice}"):
+        wrap(gym.vector.SyncVectorEnv([ToyEnv]), name, kwargs)
+    with pytest.raises(TypeError, match=r"`env` must be a gymnasium.Env, got 3 of type int"):
+        wrap(3, name, kwargs)
+
+
+class UnknownSpace(Space):
+    """One that Gymnasium has never heard of."""
+
+
+NO_ARRAYS = [Graph(Discrete(2), None), Sequence(Discrete(2)), Dict(steps=Sequence(Discrete(2))), UnknownSpace()]
+
+
+@pytest.mark.parametrize("space", [*NO_ARRAYS, MultiDiscrete([2, 3])], ids=lambda space: type(space).__name__)
+@pytest.mark.parametrize("name", CASES)
+def test_an_action_space_that_is_not_supported_is_named(name, space):
+    env = ToyEnv()
+    env.action_space = space
+    wanted = {
+        "HybridActionWrapper": "HybridActionWrapper needs a floating-point Box `action_space`",
+        "KRepWrapper": "KRepWrapper needs a floating-point Box `action_space`",
+        "ZetaRepeatWrapper": "needs a Discrete or a bounded floating-point Box `action_space`",
+    }.get(name, "`env.action_space` must be a Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of these")
+    takes_any = name == "RewardNormalizerWrapper"
+    takes_arrays = name in ("NRepeatWrapper", "PrevActionWrapper", "RepeatStatisticsWrapper")
+    if takes_any or (takes_arrays and space not in NO_ARRAYS):
+        assert wrap(env, name, CASES[name][0]).action_space is space
+        return
+    with pytest.raises(ValueError, match="action_space") as error:
+        wrap(env, name, CASES[name][0])
+    assert f"{wanted}, got {space}" in str(error.value)
+
+
 @pytest.mark.parametrize("wrapper", [HybridActionWrapper, lambda env: KRepWrapper(env, 2)])
 @pytest.mark.parametrize("kind", ["discrete", "multi discrete", "multi binary", "dict", "tuple"])
 def test_a_box_is_needed(wrapper, kind):
@@ -103,7 +142,7 @@ def test_an_integer_box_is_no_box_to_clip_zeros_into():
 def test_a_uniform_action_needs_bounds(space):
     env = ToyEnv()
     env.action_space = space
-    with pytest.raises(ValueError, match=r"bounded Box `action_space`, got Box\("):
+    with pytest.raises(ValueError, match=r"Discrete or a bounded floating-point Box `action_space`, got Box\("):
         ZetaRepeatWrapper(env)
 
 

@@ -157,8 +157,10 @@ def test_above_other_repeat_wrappers():
     assert env.step(np.full((2, 3), 0.5, np.float32))[0]["prev_action"].tolist() == [[1.0] * 3] * 2
 
 
-def test_a_foreign_wrapper_may_report_the_executed_action():
+def test_a_foreign_wrapper_that_names_the_space_may_report_the_executed_action():
     class Halve(gym.Wrapper):
+        executed_action_space = ToyEnv().action_space
+
         def step(self, action):
             *result, info = self.env.step(action / 2)
             return (*result, {**info, "executed_action": action / 2})

@@ -61,6 +61,30 @@ def test_a_plain_outer_sum_above_an_inner_gamma_still_tells_the_discount():
     assert (reward, info["frames"], info["discount"]) == ((1 + 0.5 * 2) + (3 + 0.5 * 4), 4, 0.5**4)
 
 
+class Talkative(gym.Wrapper):
+    """Uses the names of the repeat wrappers' infos for something else."""
+
+    words: dict[str, Any] = {"frames": [1, 2], "discount": 0.5, "executed_action": "jump", "repeated": "no"}  # noqa: RUF012
+
+    def step(self, action: Any) -> Any:
+        *result, info = self.env.step(action)
+        return *result, {**info, **self.words}
+
+
+@pytest.mark.parametrize(("name", "kwargs"), ALL_CASES)
+@pytest.mark.parametrize("below", [None, ("HybridActionWrapper", {"encoding": "box"}), ("NRepeatWrapper", {"n": 2})])
+def test_what_the_environment_says_under_the_names_of_reports_is_not_believed(name, kwargs, below):
+    def stack(env: gym.Env) -> gym.Env:
+        env = env if below is None else wrap(env, *below)
+        return wrap(TimeLimit(env, 99), name, kwargs)
+
+    actions = sample_actions(stack(ToyEnv()), 15)
+    quiet, loud = (rollout(stack(env), actions)[1:] for env in (ToyEnv(), Talkative(ToyEnv())))
+    reports = below is not None or name in REPEAT_WRAPPERS
+    passed_on = {} if reports else Talkative.words
+    assert same(loud, [(*result, {**info, **passed_on}) for *result, info in quiet])
+
+
 @given(
     inner_n=st.integers(1, 3),
     outer_n=st.integers(1, 4),

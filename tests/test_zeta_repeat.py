@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import ClipAction, TimeLimit
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_envs import ToyEnv
 
-from taac_wrappers import NRepeatWrapper, ZetaRepeatWrapper
+from taac_wrappers import HybridActionWrapper, NRepeatWrapper, ZetaRepeatWrapper, vector
 
 AGENT = np.array([0.25, -0.75], np.float32)
+INSIDE = np.array([0.25, 0.75], np.float32)  # of the uneven box
 
 
 def explore(frames: int, seed: int = 0, length: int = 10**9, **kwargs) -> list[dict]:
@@ -254,3 +257,32 @@ def test_no_hold_is_longer_than_it_may_be(epsilon, mu, max_repeat, length, seed)
         assert run <= max_repeat
         assert not (info["repeated"] and frame % length == 0)
         assert not (info["repeated"] and not info["exploring"])
+
+
+@pytest.mark.parametrize("between", [lambda env: env, lambda env: TimeLimit(env, 99), ClipAction])
+def test_above_clip_action_it_draws_within_the_bounds_below(between):
+    plain = ZetaRepeatWrapper(ToyEnv(action="uneven box", length=99), epsilon=1.0)
+    clipped = ZetaRepeatWrapper(between(ClipAction(ToyEnv(action="uneven box", length=99))), epsilon=1.0)
+    for env in (plain, clipped):
+        env.reset(seed=5)
+        for _ in range(20):
+            env.step(INSIDE)
+    assert np.array_equal(plain.unwrapped.received, clipped.unwrapped.received)
+    clipped.step(np.array([50, -50], np.float32))  # the agent may still say anything
+
+
+def test_without_bounds_below_clip_action_it_is_refused():
+    with pytest.raises(ValueError, match="bounded floating-point Box"):
+        ZetaRepeatWrapper(ClipAction(ToyEnv(action="half open box")))
+    with pytest.raises(ValueError, match="bounded floating-point Box"):  # the switch of the pair is not clipped
+        ZetaRepeatWrapper(HybridActionWrapper(ClipAction(ToyEnv()), encoding="box"))
+
+
+def test_above_the_vector_clip_action_it_draws_within_the_bounds_below():
+    def explored(clip: bool) -> list:
+        envs = gym.vector.SyncVectorEnv([lambda: ToyEnv(action="uneven box", length=99)] * 2)
+        envs = vector.ZetaRepeatWrapper(gym.wrappers.vector.ClipAction(envs) if clip else envs, epsilon=1.0)
+        envs.reset(seed=5)
+        return [envs.step(np.stack([INSIDE, INSIDE]))[-1]["executed_action"].tolist() for _ in range(20)]
+
+    assert explored(clip=True) == explored(clip=False)

@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import DictInfoToList
 
 from taac_wrappers._validation import require_seed
 
@@ -82,9 +83,16 @@ class EpisodicVectorWrapper(VectorWrapper, RecordConstructorArgs):
 
 
 def require_vector_env(env: Any) -> None:
-    """Raise ``TypeError`` for anything but a vector environment."""
+    """Raise ``TypeError`` for anything but a vector environment whose infos are a dict of arrays."""
+    if isinstance(env, gym.Env):
+        raise TypeError(f"taac_wrappers.vector is for vector environments, got {env}: use taac_wrappers for one")
     if not isinstance(env, VectorEnv):
         raise TypeError(f"`env` must be a gymnasium.vector.VectorEnv, got {env!r} of type {type(env).__name__}")
+    layer = env
+    while isinstance(layer, VectorWrapper):
+        if isinstance(layer, DictInfoToList):
+            raise TypeError(f"DictInfoToList goes outermost, around the wrappers of taac_wrappers.vector, got {env}")
+        layer = layer.env
 
 
 def _autoreset_mode(env: VectorEnv) -> AutoresetMode:
@@ -153,6 +161,14 @@ def step_report(infos: Mapping[str, Any], key: str) -> np.ndarray | None:
     values = values.copy()
     values[ended] = final[key][ended]
     return values
+
+
+def without_info(infos: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A copy of ``infos`` without ``key`` and its mask, in ``final_info`` too."""
+    kept = {name: value for name, value in infos.items() if name not in (key, f"_{key}")}
+    if "final_info" in kept:
+        kept["final_info"] = without_info(kept["final_info"], key)
+    return kept
 
 
 def add_report(infos: Mapping[str, Any], report: dict[str, np.ndarray], masks: StepMasks) -> dict[str, Any]:

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import iterate
 
-from taac_wrappers._validation import action_bounds
-from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, StepMasks, add_report, step_report
+from taac_wrappers._validation import array_space
+from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, StepMasks, add_report, step_report, without_info
 
 
-def executed_action_space(env: VectorEnv) -> gym.Space:
-    """The space of one sub-environment's executed action.
+def reported_action_space(env: VectorEnv) -> spaces.Space | None:
+    """The space of one sub-environment's ``executed_action`` if a repeat wrapper reports it, else None.
 
-    A repeat wrapper names it in its attribute of the same name: vector wrappers are asked first, then the vector
-    environment, then the wrappers around each sub-environment. Without one it is the action space itself, flattened if
-    that is composite.
+    The wrapper names it in its attribute `executed_action_space`: vector wrappers are asked first, then the vector
+    environment, then the wrappers around each sub-environment. Without one, infos named ``frames`` or ``discount`` are
+    the environments' own and mean something else.
     """
     layer: Any = env
     while isinstance(layer, VectorWrapper) and not hasattr(layer, "executed_action_space"):
@@ -30,13 +29,18 @@ def executed_action_space(env: VectorEnv) -> gym.Space:
     # Whether the attribute exists is asked before its value: a failed question would end an asynchronous worker.
     if hasattr(layer, "call") and all(layer.call("has_wrapper_attr", "executed_action_space")):
         return layer.get_attr("executed_action_space")[0]
-    space = env.single_action_space
-    return space if action_bounds(space) is not None else spaces.flatten_space(space)
+    return None
 
 
-def executed_actions(infos: Mapping[str, Any], env: VectorEnv, actions: Any) -> np.ndarray:
+def executed_action_space(env: VectorEnv) -> spaces.Space:
+    """The space of one sub-environment's executed action: as reported, else that of its actions, as arrays."""
+    reported = reported_action_space(env)
+    return array_space(env.single_action_space) if reported is None else reported
+
+
+def executed_actions(report: Mapping[str, Any], env: VectorEnv, actions: Any) -> np.ndarray:
     """What the innermost environments received, ``[num_envs, ...]``: an inner wrapper's word, else ``actions``."""
-    reported = step_report(infos, "executed_action")
+    reported = step_report(report, "executed_action")
     if reported is not None:
         return reported
     if not isinstance(env.action_space, (spaces.Dict, spaces.Tuple)):
@@ -60,6 +64,7 @@ class RepeatVectorWrapper(EpisodicVectorWrapper):
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
         self.executed_action_space = executed_action_space(env)
+        self._reports = reported_action_space(env) is not None
         space = self.executed_action_space
         self._nothing_executed = np.zeros((self.num_envs, *space.shape), space.dtype)  # type: ignore[misc]
         self._previous_executed = self._nothing_executed
@@ -78,17 +83,19 @@ class RepeatVectorWrapper(EpisodicVectorWrapper):
         """
         observations, rewards, terminated, truncated, infos = self.env.step(actions.copy())
         masks = self._masks(terminated, truncated)
-        frames = step_report(infos, "frames")
-        if frames is None:
-            frames = masks.stepped.astype(np.int64)
-        executed = step_report(infos, "executed_action")
+        inner = infos if self._reports else {}
+        frames = step_report(inner, "frames")
+        frames = masks.stepped.astype(np.int64) if frames is None else np.where(masks.stepped, frames, 0)
+        executed = step_report(inner, "executed_action")
         repeated = asked
         if masks.ghosts == self.num_envs:  # nobody inside reports, but what they execute may have another shape
             executed = np.zeros_like(self._nothing_executed)
         elif executed is None:
             executed = actions.copy()
         else:
-            repeated = self._really_repeated(asked, infos, executed)
+            repeated = self._really_repeated(asked, inner, executed)
+        if not self._reports:  # an environment's own discount: whoever reads it above would bootstrap with it
+            infos = without_info(infos, "discount")
         report = {"frames": frames, "executed_action": executed, "repeated": repeated, **report}
         infos = add_report(infos, report, masks)
         return (observations, rewards, terminated, truncated, infos), masks, frames

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from taac_wrappers._validation import ActionCheck, action_bounds, action_check, require_bool, require_key
 from taac_wrappers.prev_action import _ActionView, _joined
 from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, StepMasks, require_vector_env
-from taac_wrappers.vector._executed import executed_action_space, executed_actions
+from taac_wrappers.vector._executed import executed_action_space, executed_actions, reported_action_space
 
 
 class PrevActionWrapper(EpisodicVectorWrapper):
@@ -67,6 +67,7 @@ class PrevActionWrapper(EpisodicVectorWrapper):
         RecordConstructorArgs.__init__(self, key=key, flatten=flatten, initial_action=initial_action)
         super().__init__(env)
         self._key = key
+        self._reports = reported_action_space(env) is not None
         # A vector wrapper below that declares a composite action checks and copies it.
         is_checked_below = action_bounds(env.action_space) is None and hasattr(env, "executed_action_space")
         self._copy_actions = None if is_checked_below else action_check(env.action_space)
@@ -100,7 +101,7 @@ class PrevActionWrapper(EpisodicVectorWrapper):
         sent = self._copy_actions(actions) if self._copy_actions else actions
         observations, rewards, terminated, truncated, infos = self.env.step(sent)
         masks = self._masks(terminated, truncated)
-        self._show(executed_actions(infos, self.env, sent), masks)
+        self._show(executed_actions(infos if self._reports else {}, self.env, sent), masks)
         if "final_obs" in infos:
             infos = {**infos, "final_obs": self._final(infos["final_obs"], masks.done)}
         self._begin_episodes(masks.began)

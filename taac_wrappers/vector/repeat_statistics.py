@@ -11,7 +11,12 @@ from gymnasium.vector import VectorEnv
 
 from taac_wrappers._validation import require_key
 from taac_wrappers.vector._autoreset import EpisodicVectorWrapper, require_vector_env, step_report
-from taac_wrappers.vector._executed import executed_action_space, executed_actions, same_rows
+from taac_wrappers.vector._executed import (
+    executed_action_space,
+    executed_actions,
+    reported_action_space,
+    same_rows,
+)
 
 
 class RepeatStatisticsWrapper(EpisodicVectorWrapper):
@@ -51,6 +56,7 @@ class RepeatStatisticsWrapper(EpisodicVectorWrapper):
         RecordConstructorArgs.__init__(self, key=key)
         super().__init__(env)
         self._key = key
+        self._reports = reported_action_space(env) is not None
         self._is_numeric = isinstance(executed_action_space(env), spaces.Box)
         self._decisions, self._frames, self._repeated_frames, self._runs = np.zeros((4, self.num_envs), np.int64)
         self._change = np.zeros(self.num_envs)  # sum over frames of the mean absolute change of the action's entries
@@ -62,7 +68,8 @@ class RepeatStatisticsWrapper(EpisodicVectorWrapper):
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         masks = self._masks(terminated, truncated)
         if masks.ghosts < self.num_envs:
-            self._count(executed_actions(infos, self.env, sent), infos)
+            report = infos if self._reports else {}
+            self._count(executed_actions(report, self.env, sent), report)
         if np.count_nonzero(masks.done):
             infos = self._with_summary(infos, masks.done)
         self._begin_episodes(masks.began)
@@ -74,11 +81,11 @@ class RepeatStatisticsWrapper(EpisodicVectorWrapper):
         for counts in (self._decisions, self._frames, self._repeated_frames, self._runs, self._change):
             counts[mask] = 0
 
-    def _count(self, executed: np.ndarray, infos: dict[str, Any]) -> None:
+    def _count(self, executed: np.ndarray, report: dict[str, Any]) -> None:
         """Take in one step, ``executed`` ``[num_envs, ...]``. What a ghost counts is cleared when the step is over."""
         has_previous = self._decisions > 0
         is_same = has_previous & self._equals_previous(executed)
-        repeated, frames = step_report(infos, "repeated"), step_report(infos, "frames")
+        repeated, frames = step_report(report, "repeated"), step_report(report, "frames")
         repeated = is_same if repeated is None else repeated
         repeated_inside = 0 if frames is None else frames - 1
         self._runs += ~(has_previous & repeated)

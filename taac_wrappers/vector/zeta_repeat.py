@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import VectorEnv
 
-from taac_wrappers._exploration import STATE_WORDS, ExploratoryHold, UniformStream
+from taac_wrappers._exploration import STATE_WORDS, ExploratoryHold, UniformStream, space_to_explore
 from taac_wrappers._validation import (
     ActionCheck,
     require_bounded,
@@ -63,7 +63,8 @@ class ZetaRepeatWrapper(RepeatVectorWrapper):
         """Wrap ``env``.
 
         Args:
-            env: the vector environment to wrap, with a Discrete or a bounded floating-point Box action space.
+            env: the vector environment to wrap, with a Discrete or a bounded floating-point Box action space. Above
+                Gymnasium's vector ``ClipAction``, which takes any action, the bounds are those it clips to.
             epsilon: the probability to explore, or its linear schedule ``(start, end, frames)``.
             mu: the exponent of the zeta distribution, above 0; larger means shorter.
             max_repeat: the longest hold, at least 1.
@@ -72,7 +73,7 @@ class ZetaRepeatWrapper(RepeatVectorWrapper):
         schedule = require_schedule("epsilon", epsilon)
         mu = require_float("mu", mu, above=0)
         max_repeat = require_int("max_repeat", max_repeat, minimum=1)
-        space = require_bounded("vector.ZetaRepeatWrapper", env.single_action_space)
+        space = require_bounded("vector.ZetaRepeatWrapper", space_to_explore(env))
         recorded = schedule if isinstance(epsilon, (tuple, list)) else schedule[0]
         RecordConstructorArgs.__init__(self, epsilon=recorded, mu=mu, max_repeat=max_repeat)
         super().__init__(env)

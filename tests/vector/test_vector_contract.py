@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.spaces import Box, Dict, Discrete, Graph, Sequence
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import DictInfoToList
 from vector_toys import BOX_ACTION, MODES, ActionSource, NativeDrift, assert_same, lockstep, sync
 
 import taac_wrappers
@@ -48,8 +49,75 @@ def test_every_argument_is_recorded(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_env_must_be_a_vector_env(name: str) -> None:
-    with pytest.raises(TypeError, match=r"env.*MountainCar"):
+    with pytest.raises(TypeError, match=r"for vector environments, got .*MountainCar.*: use taac_wrappers for one"):
         getattr(vector, name)(gym.make("MountainCarContinuous-v0"))
+    with pytest.raises(TypeError, match=r"`env` must be a gymnasium.vector.VectorEnv, got 3 of type int"):
+        getattr(vector, name)(3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("between", [lambda envs: envs, VectorWrapper])
+def test_infos_in_a_list_are_refused_at_once(name: str, between: type) -> None:
+    with pytest.raises(TypeError, match=r"DictInfoToList goes outermost, around .* got .*DictInfoToList"):
+        getattr(vector, name)(between(DictInfoToList(sync(2, NEXT_STEP))))
+    envs = DictInfoToList(getattr(vector, name)(sync(2, NEXT_STEP)))
+    assert envs.reset(seed=0)[1] == [{}, {}]
+
+
+@pytest.mark.parametrize("space", [Graph(Discrete(2), None), Sequence(Discrete(2))], ids=["graph", "sequence"])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_action_space_that_is_not_supported_is_named(name: str, space: gym.Space) -> None:
+    envs = sync(2, NEXT_STEP, action_space=space)
+    if name == "RewardNormalizerWrapper":  # it has nothing to do with actions
+        assert getattr(vector, name)(envs).single_action_space is space
+        return
+    with pytest.raises(ValueError, match=r"(must be|needs) a .*Box.*, got (Graph|Sequence)\("):
+        getattr(vector, name)(envs)
+
+
+class Talkative(gym.Wrapper):
+    """Uses the names of the repeat wrappers' infos for something else, on reset too."""
+
+    words: ClassVar[dict[str, Any]] = {"frames": 28, "discount": 0.5, "repeated": True}
+
+    def reset(self, **kwargs: Any) -> Any:
+        observation, info = self.env.reset(**kwargs)
+        return observation, {**info, **self.words}
+
+    def step(self, action: Any) -> Any:
+        *result, info = self.env.step(action)
+        return *result, {**info, **self.words, "executed_action": "jump"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("below", [(), ((taac_wrappers.HybridActionWrapper, {"encoding": "box"}),)], ids=["", "hybrid"])
+def test_what_the_envs_say_under_the_names_of_reports_is_not_believed(
+    name: str, mode: AutoresetMode, below: tuple
+) -> None:
+    arguments = {"epsilon": (0.9, 0.1, 20)} if name == "ZetaRepeatWrapper" else {}
+    quiet, loud = (
+        getattr(vector, name)(sync(2, mode, (*talk, *below)), **arguments) for talk in ((), ((Talkative, {}),))
+    )
+    source = ActionSource(quiet.action_space, 5)
+    assert_same(quiet.reset(seed=5)[0], loud.reset(seed=5)[0])
+    is_repeat_wrapper = hasattr(quiet, "executed_action_space")
+    for _ in range(40):
+        actions = source()
+        (*wanted, wanted_infos), (*got, infos) = quiet.step(actions), loud.step(actions)
+        assert_same(tuple(wanted), tuple(got))
+        assert_same(wanted_infos.get("repeat", {}), infos.get("repeat", {}))
+        if is_repeat_wrapper:
+            for key in ("frames", "executed_action", "repeated", "exploring"):
+                assert_same(wanted_infos.get(key, ()), infos.get(key, ()))
+            ends = [infos, infos.get("final_info", {})]
+            assert below or not any("discount" in part or "_discount" in part for part in ends)
+        done = got[2] | got[3]
+        if mode is DISABLED and done.any():
+            for envs in (quiet, loud):
+                envs.reset(options={"reset_mask": done.copy()})
+    if name == "ZetaRepeatWrapper":
+        assert_same(quiet.state_dict(), loud.state_dict())
 
 
 UNBOUNDED = Box(-np.inf, np.inf, (2,))
