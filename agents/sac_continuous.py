@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -44,7 +45,9 @@ LOG_INTERVAL = 500  # frames
 @dataclass
 class Args:
     env_id: str = "MountainCarContinuous-v0"
-    """any Gymnasium id with a Box action space; the defaults below are those of the paper for its kind of task"""
+    """any Gymnasium id with Box actions, yours as mymodule:MyEnv-v0; the defaults below are the paper's for its kind"""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """arguments of the environment as JSON, such as '{"frame_skip": 2}'"""
     seed: int = 0
     """of everything: networks, environments, replay, exploration"""
     total_frames: int = 0
@@ -129,13 +132,22 @@ def check(args: Args) -> None:
         raise ValueError(f"--window must be 1, because a target of SAC spans one transition, got {args.window}")
 
 
-def wrap(env: gym.Env) -> gym.Env:
+def wrap(env: gym.Env, args: Args | None = None, explore: bool = False) -> gym.Env:
     """The method's environment side: none, but for statistics."""
     return RepeatStatisticsWrapper(env)
 
 
 def make_agent(args: Args, observation_space, action_space) -> SACAgent:
     return SACAgent(observation_space, action_space, hidden=args.hidden, log_std_min=args.log_std_min)
+
+
+def recorded_space(agent: SACAgent) -> gym.Space:
+    return agent.action_box
+
+
+def recorded_action(agent: SACAgent, observation, action, infos: Mapping[str, Any], is_random: bool):
+    """What the replay keeps of an action, beside what followed: what the environment executed."""
+    return infos["executed_action"]
 
 
 # --- Learning: every function below is one block of the paper --------------------------------------------------------
@@ -199,6 +211,14 @@ def draw_windows(args: Args, replay: SequenceReplay) -> Windows:
     return replay.sample(args.batch_size, args.window)
 
 
+def learned_reward(args: Args, normalizer: AdaptiveNormalizer | None, windows: Windows) -> np.ndarray:
+    """Rewards as they are learned from, [N, B]."""
+    if normalizer is None:
+        return windows.reward
+    normalizer.update(windows.reward[0])  # the starts are a uniform sample of the replay, deeper rows are not
+    return normalizer.normalize(windows.reward)
+
+
 class Learner:
     """The networks' training state, and one update of it."""
 
@@ -217,12 +237,8 @@ class Learner:
 
     def sample(self, replay: SequenceReplay) -> Batch:
         windows = draw_windows(self.args, replay)
-        reward = windows.reward
-        require_finite({"a reward in the replay": reward})
-        if self.normalizer is not None:
-            self.normalizer.update(reward[0])  # the starts are a uniform sample of the replay, deeper rows are not
-            reward = self.normalizer.normalize(reward)
-        return Batch(windows, reward, self.agent.device)
+        require_finite({"a reward in the replay": windows.reward})
+        return Batch(windows, learned_reward(self.args, self.normalizer, windows), self.agent.device)
 
     def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
         """One step of everything; what it returns is averaged by whoever looks at it."""
@@ -266,17 +282,18 @@ def main(args: Args) -> int:
     """Train; returns the exit code. The run's folder holds everything that came of it."""
     with bad_input():  # nothing is written before all of this has worked
         check(args)
-        run = Run(args, METHOD, wrap)
+        run = Run(args, METHOD, partial(wrap, args=args))
         torch.manual_seed(args.seed)
         torch.set_num_threads(args.threads)
         envs = make_vector_env(
             run.env_id,
             args.num_envs,
-            wrap,
+            partial(wrap, args=args, explore=True),
             engine=args.env_engine,
             on_error=args.on_env_error,
             timeout=args.env_timeout,
             seed=args.seed,
+            env_kwargs=args.env_kwargs,
         )
         observation_space = envs.single_observation_space
         agent = make_agent(args, observation_space, envs.single_action_space).to(pick_device(args.device))
@@ -286,7 +303,11 @@ def main(args: Args) -> int:
             optimizer=learner.optimizer,
             normalizer=learner.normalizer,
             replay=SequenceReplay(
-                observation_space, agent.action_box, capacity=args.buffer_size, num_envs=args.num_envs, seed=args.seed
+                observation_space,
+                recorded_space(agent),
+                capacity=args.buffer_size,
+                num_envs=args.num_envs,
+                seed=args.seed,
             ),
             envs=envs,
             rng=np.random.default_rng([args.seed, 1]),
@@ -296,22 +317,22 @@ def main(args: Args) -> int:
     replay, counters = state.replay, state.counters
     discount = np.full(args.num_envs, args.gamma)  # unless a wrapper reports that of a decision of several frames
     with run:
+        run.catch_up(counters, agent)
         while run.goes_on(counters):
             # Act once in every environment: at random at first, then by the policy.
-            if counters.frames < args.learning_starts:
-                action = random_action(state.rng, envs.action_space)
-            else:
-                action = agent.act(observation)
-            observation, reward, terminated, truncated, infos = envs.step(action)
+            is_random = counters.frames < args.learning_starts
+            action = random_action(state.rng, envs.action_space) if is_random else agent.act(observation)
+            next_observation, reward, terminated, truncated, infos = envs.step(action)
             replay.add(
-                infos["executed_action"],
+                recorded_action(agent, observation, action, infos, is_random),
                 reward,
                 terminated,
                 truncated,
-                observation,
+                next_observation,
                 repeated=infos["repeated"],
                 discount=infos.get("discount", discount),
             )
+            observation = next_observation
             counters.count(infos["frames"])
             if (done := terminated | truncated | envs.faulty).any():
                 run.log_episodes(counters.frames, infos)

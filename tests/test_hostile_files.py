@@ -443,6 +443,10 @@ def test_resume_oversized_json(script, victim, monkeypatch, capsys):
         {"env_id": "../../etc/passwd"},
         {"env_id": "antigravity:Nothing-v0"},
         {"env_id": 7},
+        {"env_kwargs": 7},
+        {"env_kwargs": {"unknown": 1}},
+        {"env_kwargs": {"render_mode": ["human"]}},  # texts are the user's to say
+        {"env_kwargs": {"deep": json.loads("[" * 400 + "]" * 400)}},
         {"device": "cuda:99"},
         {"device": {"a": 1}},
         {"threads": 10**9},
@@ -774,6 +778,16 @@ def test_evaluate_environments_that_do_not_fit(trained, env_id, capsys):
 
 
 @pytest.mark.parametrize(
+    "args", [7, {"env_kwargs": 7}, {"env_kwargs": {"a": 1}}, {"env_kwargs": {"a": {"b": ["text"]}}}]
+)
+def test_evaluate_arguments_that_do_not_fit(trained, args, capsys):
+    shutil.copytree(trained["taac"], "run")
+    config = json.loads((RUN / "config.json").read_text())
+    (RUN / "config.json").write_text(json.dumps(config | {"args": args}))
+    assert_not_evaluated(capsys)
+
+
+@pytest.mark.parametrize(
     "method",
     [
         *(
@@ -801,7 +815,9 @@ def test_evaluate_methods_that_are_none(trained, method, monkeypatch, capsys):
     config = json.loads((RUN / "config.json").read_text())
     (RUN / "config.json").write_text(json.dumps(config | {"method": method}))
     said = assert_not_evaluated(capsys)
-    assert "config.json names a method that is none of ['sac', 'taac']: " in said
+    every = sorted(path.stem.removesuffix("_continuous") for path in (ROOT / "agents").glob("*_continuous.py"))
+    assert len(every) == 7
+    assert f"config.json names a method that is none of {every}: " in said
     assert len(said) < 1000
     assert "antigravity" not in sys.modules
 

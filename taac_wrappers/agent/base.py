@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -30,6 +30,8 @@ class ActorCriticAgent(nn.Module):
         action_box: the bounded, one-dimensional Box that actions are drawn from, in ``action_space`` or all of it.
         hidden: sizes of the hidden layers of the actor and of each critic.
         unseen: entries of a Dict observation that a network looks at in its own way.
+        seen_by_critics: those of them that the critics join to the others nevertheless.
+        choices: for how many discrete choices the critics have a value each, if for any.
 
     Attributes:
         keys: the other entries, which all networks join. A goal environment's ``achieved_goal`` is not among them: its
@@ -47,6 +49,8 @@ class ActorCriticAgent(nn.Module):
         *,
         hidden: Sequence[int],
         unseen: Sequence[str] = (),
+        seen_by_critics: Sequence[str] = (),
+        choices: int | None = None,
     ):
         super().__init__()
         self.keys, self._unseen = _seen_keys(observation_space, unseen), unseen
@@ -58,7 +62,10 @@ class ActorCriticAgent(nn.Module):
             raise ValueError(f"hidden must be a non-empty sequence of positive integers, got {hidden!r}")
         self.observation_space, self.action_space, self.action_box = observation_space, action_space, action_box
         self.hidden = tuple(hidden)
-        self.critics = TwinCritics(self.observation_size, action_box.shape[0], hidden, self.keys)
+        critic_keys = [*self.keys, *seen_by_critics]
+        self.critics = TwinCritics(
+            _size(observation_space, critic_keys), action_box.shape[0], hidden, critic_keys, choices
+        )
         self.log_action_temperature = nn.Parameter(torch.zeros(()))  # trained as a logarithm, starts at 1
         low, high = torch.as_tensor(action_box.low), torch.as_tensor(action_box.high)
         self.action_center: Tensor
@@ -82,20 +89,36 @@ class ActorCriticAgent(nn.Module):
 
     def draw(self, observation: Observation, deterministic: bool) -> Tensor:
         """An action of the actor, or its mode, ``[B, A]``."""
-        distribution = self.policy_distribution(observation)
+        return self.draw_from(self.policy_distribution(observation), deterministic)
+
+    def draw_from(self, distribution: SquashedGaussian, deterministic: bool) -> Tensor:
+        """An action, or the mode, ``[B, A]``."""
         action = distribution.mode() if deterministic else distribution.sample()
         return action.clamp(self.action_low, self.action_high)  # rounding may step over a bound
 
     def act(self, observation: Any, deterministic: bool = False) -> Any:
-        """Actions of the wrapped environment for a batch of its observations.
+        """Actions of the wrapped environment for a batch of its observations ``[n, ...]``.
 
         With ``deterministic`` every stage of the policy takes its mode. Arrays give arrays, tensors give tensors.
         """
+        return self._answer(lambda looked_at: self._choose(looked_at, deterministic), observation)
+
+    def log_prob(self, observation: Any, action: Any) -> Any:
+        """Log density ``[n]`` of actions ``[n, A]`` of the Box, such as executed ones, for a batch of observations."""
+        return self._answer(
+            lambda looked_at: self.policy_distribution(looked_at).log_prob(
+                self._batch("action", action, self.action_box)
+            ),
+            observation,
+        )
+
+    def _answer(self, function: Callable[[Observation], Any], observation: Any) -> Any:
+        """``function`` of what the networks look at, without gradients; arrays give arrays, tensors give tensors."""
         part = next(iter(observation.values())) if isinstance(observation, Mapping) else observation
         as_array = isinstance(part, np.ndarray)
         with torch.inference_mode() if as_array else torch.no_grad():  # tensors may have a life in other modes
-            action = self._choose(self._looked_at(observation), deterministic)
-        return _as_arrays(action) if as_array else action
+            answer = function(self._looked_at(observation))
+        return _as_arrays(answer) if as_array else answer
 
     def _choose(self, observation: Observation, deterministic: bool) -> Any:
         """The action of the wrapped environment, as tensors."""
@@ -104,8 +127,21 @@ class ActorCriticAgent(nn.Module):
     def _looked_at(self, observation: Any) -> Observation:
         """The parts of an observation that matter to the networks, as tensors."""
         if not isinstance(self.observation_space, spaces.Dict):
-            return self._to_tensor(observation)
-        return {key: self._to_tensor(observation[key]) for key in [*self.keys, *self._unseen]}
+            return self._batch("observation", observation, self.observation_space)
+        keys = [*self.keys, *self._unseen]
+        if not isinstance(observation, Mapping) or not all(key in observation for key in keys):
+            got = list(observation) if isinstance(observation, Mapping) else type(observation).__name__
+            raise ValueError(
+                f"observation must be a dict of {keys}, got {got} (for an environment without wrappers, see policy())"
+            )
+        return {key: self._batch(key, observation[key], self.observation_space[key]) for key in keys}
+
+    def _batch(self, name: str, value: Any, space: spaces.Space) -> Tensor:
+        tensor = self._to_tensor(value)
+        if tensor.shape[1:] != space.shape:
+            size = spaces.flatdim(space)
+            raise ValueError(f"{name} must be a batch of shape [n, {size}], got shape {list(tensor.shape)}")
+        return tensor
 
     def _to_tensor(self, value: Any) -> Tensor:
         return torch.as_tensor(value, dtype=torch.float32, device=self.device)
@@ -120,8 +156,8 @@ class ActorCriticAgent(nn.Module):
         return {"hidden": self.hidden, **log_std}
 
     @classmethod
-    def action_space_of(cls, action_box: spaces.Box) -> spaces.Space:
-        """The action space of the wrapped environment."""
+    def action_space_of(cls, action_box: spaces.Box, weights: Mapping[str, Any]) -> spaces.Space:
+        """The action space of the wrapped environment, of the actions' Box and the weights of a file."""
         return action_box
 
     @classmethod
@@ -145,8 +181,9 @@ def load_agent(path: str | os.PathLike, device: str | torch.device = "cpu") -> A
 
 
 def _kinds(kind: type[ActorCriticAgent]) -> list[type[ActorCriticAgent]]:
-    """Its subclasses, and theirs."""
-    return [each for child in kind.__subclasses__() for each in (child, *_kinds(child))]
+    """Its subclasses, and theirs, as far as they have files."""
+    every = [each for child in kind.__subclasses__() for each in (child, *_kinds(child))]
+    return [each for each in every if hasattr(each, "FORMAT")]
 
 
 def require_vector(name: str, space: spaces.Space) -> None:

@@ -67,8 +67,9 @@ def _built(kind: type[A], config: Any, tensors: dict[str, Tensor], *, is_old: bo
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith("space.")}
     if is_old:
         weights = _converted(weights)
-    _check_config(config, observation_space, action_box, weights)
-    agent = kind(observation_space, kind.action_space_of(action_box), **config)
+    action_space = kind.action_space_of(action_box, weights)
+    _check_config(config, observation_space, action_space, weights)
+    agent = kind(observation_space, action_space, **config)
     for name, tensor in agent.state_dict().items():
         if weights[name].dtype != tensor.dtype:
             raise TypeError(f"{name} is {weights[name].dtype}, not {tensor.dtype}")
@@ -118,7 +119,7 @@ def _converted(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_config(
-    config: Any, observation_space: spaces.Space, action_box: spaces.Box, weights: Mapping[str, Tensor]
+    config: Any, observation_space: spaces.Space, action_space: spaces.Space, weights: Mapping[str, Tensor]
 ) -> None:
     """Refuse numbers that no network can have, and layers larger than the file, before memory is spent on them."""
     if not isinstance(config, dict):
@@ -126,7 +127,7 @@ def _check_config(
     for name, value in config.items():
         if isinstance(value, (int, float)) and not math.isfinite(value):
             raise ValueError(f"{name} is {value}")
-    sizes = spaces.flatdim(observation_space), *config["hidden"], action_box.shape[0]
+    sizes = spaces.flatdim(observation_space), *config["hidden"], spaces.flatdim(action_space)
     if sum(before * after for before, after in pairwise(sizes)) > sum(tensor.numel() for tensor in weights.values()):
         raise ValueError(f"its tensors are smaller than hidden layers of {reprlib.repr(config['hidden'])}")
 

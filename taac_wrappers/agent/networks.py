@@ -1,4 +1,4 @@
-"""The networks that SAC and TAAC are made of, initialised as in the authors' code.
+"""The networks that the agents are made of, initialised as in the authors' code.
 
 An observation is what the environment gives: a tensor ``[B, d]``, or a dict of such tensors. Every network joins the
 entries that it looks at, its ``keys``.
@@ -98,36 +98,69 @@ class PrevActionActor(Actor):
         return torch.cat([joined(observation, self.keys), self.embed(observation["prev_action"])], dim=-1)
 
 
-class Critic(nn.Module):
-    """``Q(s, a)``: ``[B, d + A] -> [B]``."""
+class HybridActor(PrevActionActor):
+    """``pi(a_hat | s, a_prev)`` and ``pi(b | s, a_prev)`` side by side, which share their hidden layers.
 
-    def __init__(self, input_size: int, hidden: Sequence[int]):
+    ``observation -> mean [B, A], log_std [B, A], switch_logit [B]``, the last one of acting anew.
+    """
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        log_std: tuple[float, float],
+        keys: Sequence[str],
+    ):
+        super().__init__(observation_size, action_size, hidden, log_std, keys)
+        self.switch_head = nn.Linear(hidden[-1], 1)
+        truncated_normal_(self.switch_head, gain=0.3)
+
+    def forward(self, observation: Observation) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        features = self.hidden(self.join(observation))
+        mean, log_std = self.head(features).chunk(2, dim=-1)
+        return mean, log_std.clamp(self.log_std_min, self.log_std_max), self.switch_head(features).squeeze(-1)
+
+
+class Critic(nn.Module):
+    """``Q(s, a)``: ``[B, d + A] -> [B]``, or one value for each of a number of discrete choices: ``[B, choices]``."""
+
+    def __init__(self, input_size: int, hidden: Sequence[int], choices: int | None = None):
         super().__init__()
+        self.choices = choices
         self.hidden = hidden_layers((input_size, *hidden))
-        self.head = nn.Linear(hidden[-1], 1)
+        self.head = nn.Linear(hidden[-1], choices or 1)
         for weight in weights_of(self.hidden):
             nn.init.uniform_(weight, -1 / math.sqrt(weight.shape[1]), 1 / math.sqrt(weight.shape[1]))
         nn.init.uniform_(self.head.weight, -0.003, 0.003)  # values start near zero
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.hidden(x)).squeeze(-1)
+        value = self.head(self.hidden(x))
+        return value if self.choices else value.squeeze(-1)
 
 
 class TwinCritics(nn.Module):
-    """Two independent Q networks: ``(observation, action [B, A]) -> [2, B]``."""
+    """Two independent Q networks: ``(observation, action [B, A]) -> [2, B]``, or ``[2, B, choices]``."""
 
-    def __init__(self, observation_size: int, action_size: int, hidden: Sequence[int], keys: Sequence[str] = ()):
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        keys: Sequence[str] = (),
+        choices: int | None = None,
+    ):
         super().__init__()
         self.keys = keys
-        self.twins = nn.ModuleList(Critic(observation_size + action_size, hidden) for _ in range(2))
+        self.twins = nn.ModuleList(Critic(observation_size + action_size, hidden, choices) for _ in range(2))
 
     def forward(self, observation: Observation, action: Tensor) -> Tensor:
         x = torch.cat([joined(observation, self.keys), action], dim=-1)
         return torch.stack([critic(x) for critic in self.twins])
 
     def minimum(self, observation: Observation, action: Tensor) -> Tensor:
-        """The smaller of both values, ``[B]``: the pessimism that every use of a value shares."""
+        """The smaller of both values, ``[B]`` or ``[B, choices]``: the pessimism that every use of a value shares."""
         return torch.minimum(*self(observation, action))
 
 

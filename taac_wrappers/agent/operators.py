@@ -139,6 +139,47 @@ def n_step(reward: Tensor, terminated: Tensor, truncated: Tensor, next_value: Te
     return target
 
 
+def retrace(
+    reward: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    q: Tensor,
+    next_value: Tensor,
+    next_trace: Tensor,
+    gamma: float | Tensor,
+) -> Tensor:
+    """Multi-step targets that follow the recorded actions as far as the current policy would take them too.
+
+    Retrace (Munos et al., 2016): the target of a transition is corrected by the surprise ``y_{k+1} - Q(s_{k+1},
+    a_{k+1})`` of the next recorded one, weighted by a trace ``c_{k+1}`` in [0, 1] that says how likely the policy
+    chooses that action, compared with the behaviour: ``lambda * min(1, pi(a_{k+1} | s_{k+1}) / mu(a_{k+1} |
+    s_{k+1}))``.
+
+    Args:
+        reward, terminated, truncated: of each transition, ``[N, B]``.
+        q: ``Q(s_k, a_k)`` of the recorded action. That of the first row does not matter: it cancels.
+        next_value: ``V(s_{k+1})`` under the current policy.
+        next_trace: ``c_{k+1}``; ignored in the last row and where the episode ended.
+        gamma: discount per frame, or of each transition, ``[N, B]``.
+
+    Two transitions of reward 1, and half a trace between them: the last target is ``1 + 4 / 2 = 3``, the first one
+    ``1 + (4 + (3 - 2) / 2) / 2 = 3.25``.
+
+    >>> one, no = torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.bool)
+    >>> retrace(one, no, no, q=2 * one, next_value=4 * one, next_trace=0.5 * one, gamma=0.5).flatten()
+    tensor([3.2500, 3.0000])
+    """
+    flags = {"terminated": terminated, "truncated": truncated}
+    _check_rows(reward, flags, q=q, next_value=next_value, next_trace=next_trace)
+    ended = terminated | truncated
+    discount = gamma * (~terminated).to(reward.dtype)
+    target = [reward[-1] + discount[-1] * next_value[-1]]
+    for k in range(len(reward) - 2, -1, -1):
+        surprise = torch.where(ended[k], 0.0, next_trace[k] * (target[0] - q[k + 1]))
+        target.insert(0, reward[k] + discount[k] * (next_value[k] + surprise))
+    return torch.stack(target)
+
+
 def _check_rows(reward: Tensor, flags: dict[str, Tensor], **values: Tensor) -> None:
     if reward.ndim != 2 or len(reward) < 1:
         raise ValueError(f"reward must have shape [N, B] with N >= 1, got {tuple(reward.shape)}")

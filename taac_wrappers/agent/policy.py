@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,6 +64,43 @@ class AgentPolicy:
             if key not in parts or parts[key].shape != shape:
                 got = {key: part.shape for key, part in parts.items()}
                 raise ValueError(f"{key} must have shape {shape}, got {got.get(key, got)}")
+
+
+class HoldingPolicy(AgentPolicy):
+    """As :class:`AgentPolicy`, for agents that decide on several frames at once: it holds every action for so long.
+
+    Args:
+        frames_of: the actions to execute ``[num_envs, A]`` and for how many frames ``[num_envs]``, of what the agent
+            answers.
+
+    Attributes:
+        remaining: frames for which the present action is still to be held, ``[num_envs]``.
+    """
+
+    def __init__(
+        self,
+        agent: ActorCriticAgent,
+        num_envs: int,
+        *,
+        deterministic: bool,
+        frames_of: Callable[[Any], tuple[np.ndarray, np.ndarray]],
+    ):
+        super().__init__(agent, num_envs, deterministic=deterministic)
+        self._frames_of = frames_of
+        self._held = np.zeros((num_envs, *agent.action_box.shape), np.float32)
+        self.remaining = np.zeros(num_envs, np.int64)
+
+    def _decide(self, observation: Any) -> np.ndarray:
+        new = self.remaining == 0
+        if new.any():
+            action, frames = self._frames_of(super()._decide(observation))
+            self._held = np.where(new[:, None], action, self._held)
+            self.remaining = np.where(new, frames, self.remaining)
+        self.remaining -= 1
+        return self._held
+
+    def _forget(self, mask: np.ndarray) -> None:
+        self.remaining = np.where(mask, 0, self.remaining)
 
 
 class RepeatingPolicy(AgentPolicy):

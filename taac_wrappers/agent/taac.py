@@ -14,13 +14,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from taac_wrappers.agent.base import ActorCriticAgent, require_vector
 from taac_wrappers.agent.networks import Observation, PrevActionActor
 from taac_wrappers.agent.operators import switch_probability
-from taac_wrappers.agent.policy import RepeatingPolicy
+from taac_wrappers.agent.repeating import RepeatingAgent
 
 
-class TAACAgent(ActorCriticAgent):
+class TAACAgent(RepeatingAgent):
     """The closed-loop agent that learns when to act and when to repeat.
 
     It acts in an environment wrapped in `HybridActionWrapper` and then `PrevActionWrapper(flatten=False)`, whose spaces
@@ -58,25 +57,7 @@ class TAACAgent(ActorCriticAgent):
         log_std_max: float = 2.0,
         min_advantage: float | None = None,
     ):
-        if not isinstance(action_space, spaces.Dict) or set(action_space) != {"action", "switch"}:
-            raise TypeError(
-                f"action_space must be that of HybridActionWrapper, Dict(action, switch), got {action_space}"
-            )
-        box = action_space["action"]
-        require_vector("action_space['action']", box)
-        if action_space["switch"] != spaces.Discrete(2):
-            raise TypeError(f"action_space['switch'] must be Discrete(2), got {action_space['switch']}")
-        if not isinstance(observation_space, spaces.Dict) or "prev_action" not in observation_space.spaces:
-            raise TypeError(
-                f"observation_space must be that of PrevActionWrapper(flatten=False), a Dict with 'prev_action', "
-                f"got {observation_space}"
-            )
-        if observation_space["prev_action"].shape != box.shape:
-            raise ValueError(
-                f"observation_space['prev_action'] must have the action's shape {box.shape}, "
-                f"got {observation_space['prev_action']}"
-            )
-        super().__init__(observation_space, action_space, box, hidden=hidden, unseen=["prev_action"])  # type: ignore[arg-type]
+        super().__init__(observation_space, action_space, hidden=hidden)
         self.min_advantage = min_advantage
         self.actor = PrevActionActor(
             self.observation_size, self.action_box.shape[0], hidden, (log_std_min, log_std_max), self.keys
@@ -103,24 +84,3 @@ class TAACAgent(ActorCriticAgent):
             beta = self.switch_probability(q_repeat, q_new)
             switch = torch.rand_like(beta) < beta
         return {"action": candidate, "switch": switch.long()}
-
-    def policy(self, num_envs: int = 1, *, deterministic: bool = True) -> RepeatingPolicy:
-        """For an environment without the two wrappers; it remembers the action that was executed.
-
-        >>> from taac_wrappers.agent import load_agent
-        >>> policy = load_agent("examples/pretrained/MountainCarContinuous-v0/agent.safetensors").policy()
-        >>> policy([-0.5, 0.0]).shape
-        (1,)
-        >>> policy.reset()  # at the start of every episode
-        """
-        return RepeatingPolicy(self, num_envs, deterministic=deterministic)
-
-    @classmethod
-    def action_space_of(cls, action_box: spaces.Box) -> spaces.Space:
-        """The action space of the wrapped environment."""
-        return spaces.Dict({"action": action_box, "switch": spaces.Discrete(2)})
-
-    @classmethod
-    def observation_space_of(cls, observation_box: spaces.Box, action_box: spaces.Box) -> spaces.Space:
-        """The observation space of the wrapped environment if nothing else is observed than ``observation_box``."""
-        return spaces.Dict({"observation": observation_box, "prev_action": action_box})

@@ -16,7 +16,8 @@ class Batch:
     ``observation`` and ``action`` ``[M]`` are those of the transitions that are trained on. ``reward``, ``discount``,
     ``terminated``, ``truncated``, ``repeated`` and ``valid`` ``[N, B]`` describe the windows they were drawn with, and
     ``next_observation`` ``[K]`` the next states of all transitions that these hold; those of the first row come first.
-    With windows of one transition, ``M``, ``K`` and ``B`` are the same.
+    ``next_action`` ``[K]`` is what was recorded there, if anything was. With windows of one transition, ``M``, ``K``
+    and ``B`` are the same.
 
     Args:
         windows: a sample of the replay.
@@ -31,14 +32,15 @@ class Batch:
         def observation(structure: Structure) -> Structure:
             return mapped(lambda array: tensor(array).float(), structure)
 
-        self.observation, self.action = observation(windows.observation), tensor(windows.action)
+        self.observation, self.action = observation(windows.observation), mapped(tensor, windows.action)
         self.next_observation = observation(windows.next_observation)
+        self.next_action = mapped(tensor, windows.next_action)
         self.reward, self.discount = tensor(reward), tensor(windows.discount)
         self.terminated, self.truncated = tensor(windows.terminated), tensor(windows.truncated)
         self.repeated, self.valid = tensor(windows.repeated), tensor(windows.valid)
         # Next states stand in the order of their transitions: counting gives their numbers.
         self._number = tensor(windows.valid.cumsum() - 1)
-        self._trained = tensor(windows.index[: len(windows.action)])
+        self._trained = tensor(windows.trained)
 
     def to_rows(self, values: Tensor) -> Tensor:
         """``[N, B]``: of every transition the value at its next state, from ``values`` ``[K]``.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import reprlib
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
@@ -59,15 +61,34 @@ def _fits(value: Any, hint: Any) -> bool:
         return value in get_args(hint)
     if get_origin(hint) in (tuple, list):
         return isinstance(value, (tuple, list)) and all(_fits(item, get_args(hint)[0]) for item in value)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict)
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
-def refuse_module(env_id: str) -> None:
-    """Refuse an id such as ``module:name`` if a file says it: importing a module is for the user to ask."""
-    if ":" in env_id:
-        raise ValueError(f"config.json names an environment in a module to import; to allow it, add --env-id {env_id}")
+def to_be_repeated(env_id: str, env_kwargs: Mapping[str, Any]) -> list[str]:
+    """Flags that a file may not set, only the user: they name a module to import, or may name a file to open.
+
+    >>> to_be_repeated("mymodule:MyEnv-v0", {"frame_skip": 2}), to_be_repeated("Ant-v5", {"xml_file": "ant.xml"})
+    (['--env-id', 'mymodule:MyEnv-v0'], ['--env-kwargs', '{"xml_file": "ant.xml"}'])
+    """
+    module = ["--env-id", env_id] if ":" in env_id else []
+    return module + (["--env-kwargs", json.dumps(env_kwargs)] if _holds_text(env_kwargs) else [])
+
+
+def refuse_unasked(env_id: str, env_kwargs: Mapping[str, Any]) -> None:
+    """Refuse an environment's id and arguments that a file says, if the user has to say them."""
+    if flags := to_be_repeated(env_id, env_kwargs):
+        what = "a module to import" if ":" in env_id else "texts, perhaps of files, among the environment's arguments"
+        raise ValueError(f"config.json names {what}; to allow it, add {shlex.join(flags)}")
+
+
+def _holds_text(value: Any) -> bool:
+    if isinstance(value, (dict, list, tuple)):
+        return any(_holds_text(item) for item in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str)
 
 
 def read_run(run_dir: Path) -> dict[str, Any]:

@@ -8,9 +8,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -18,13 +21,13 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils import RecordConstructorArgs
-from gymnasium.wrappers import RecordEpisodeStatistics, RecordVideo
+from gymnasium.wrappers import RecordEpisodeStatistics, RecordVideo, TimeLimit
 
 from taac_wrappers._repeat import executed_action_space
 from taac_wrappers.training.engines import BadObservation, Engine, EnvByEnv, LocalEnv, WorkerEnv
 from taac_wrappers.training.faults import WatchedEnvs
 from taac_wrappers.training.resumable import ReplayableEnv
-from taac_wrappers.training.structure import Structure, mapped
+from taac_wrappers.training.structure import Structure, mapped, named
 from taac_wrappers.training.tasks import check_simulators, make_kwargs_for, resolve_env_id
 
 GOAL_CLIP = 200.0
@@ -47,36 +50,60 @@ def make_env(
     *,
     render_mode: str | None = None,
     video_folder: str | os.PathLike[str] | None = None,
-    **make_kwargs: Any,
+    env_kwargs: Mapping[str, Any] | None = None,
+    longest_episode: int | None = None,
 ) -> gym.Env:
     """Build one environment for training or evaluation.
 
-    From the inside out: the environment with the paper's arguments, a video of every episode (if asked for), statistics
-    of raw returns (``info["episode"]`` at an episode's end), flat float32 observations, actions in [-1, 1], and the
-    method's own wrappers. What the environment reports in ``info``, such as ``is_success``, passes through.
+    From the inside out: the environment with the paper's arguments, an end to its episodes and a video of each (if
+    asked for), statistics of raw returns (``info["episode"]`` at an episode's end), flat float32 observations, actions
+    in [-1, 1], and the method's own wrappers. What the environment reports in ``info``, such as ``is_success``, passes
+    through.
 
     Args:
         env_id: any Gymnasium id with bounded Box actions; an outdated version is replaced with a warning.
+            ``"module:Name-v0"`` imports ``module`` first, which registers it.
         wrap: puts the method's wrappers around it.
         render_mode: as in ``gym.make``.
         video_folder: where a video of every episode is written; ``render_mode`` is then ``"rgb_array"``.
-        **make_kwargs: passed to ``gym.make``, above the task's own.
+        env_kwargs: arguments of the environment, or of ``gym.make``; they go before the task's own.
+        longest_episode: frames at which episodes are cut if the environment has no time limit.
     """
     env_id = resolve_env_id(env_id)
     check_simulators(env_id)
-    make_kwargs = {**make_kwargs_for(env_id), **make_kwargs}
+    make_kwargs = {**make_kwargs_for(env_id), **(env_kwargs or {})}
     if video_folder is not None and render_mode is None:
         render_mode = "rgb_array"
     if render_mode is not None:  # not every environment knows the argument
         make_kwargs["render_mode"] = render_mode
-    env = gym.make(env_id, **make_kwargs)
+    try:
+        env = gym.make(env_id, **make_kwargs)
+    except Exception as error:  # whatever an argument that it does not know, or cannot use, makes of it
+        if not env_kwargs:
+            raise
+        raise ValueError(f"--env-kwargs {dict(env_kwargs)} cannot be used: {error}") from error
     if env.unwrapped.spec is not None and env.unwrapped.spec.entry_point == _BIPEDAL_WALKER:
         env = FreshBox2DWorld(env)
+    if longest_episode is not None and not holds(env, TimeLimit):
+        env = EpisodeCut(env, longest_episode)
     if video_folder is not None:
         env = RecordVideo(env, os.fspath(video_folder), episode_trigger=_every_episode, disable_logger=True)
     env = RecordEpisodeStatistics(env)
     env = FlatObservation(env, clip=GOAL_CLIP if has_goal(env.observation_space) else None)
     return wrap(UnitAction(env))
+
+
+def check_filming(flag: str, env_id: str, wrap: Wrap, env_kwargs: Mapping[str, Any] | None = None) -> None:
+    """Raise ValueError, which names the ``flag`` that asks for it, if the environment cannot be filmed."""
+    try:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Gymnasium warns of is raised below
+            env = make_env(env_id, wrap, video_folder=folder, env_kwargs=env_kwargs)
+            with contextlib.closing(env):
+                env.unwrapped.reset()
+                env.unwrapped.render()
+    except Exception as error:
+        raise ValueError(f"{flag}: {env_id} cannot be filmed: {error}") from error
 
 
 def make_vector_env(
@@ -88,6 +115,7 @@ def make_vector_env(
     on_error: Literal["stop", "restart"] = "stop",
     timeout: float = 60.0,
     seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
 ) -> WatchedEnvs:
     """Build ``num_envs`` training environments that are stepped together.
 
@@ -104,6 +132,7 @@ def make_vector_env(
         on_error: whether to stop for an environment that fails, or to put a new one in its place.
         timeout: seconds that a worker may take for one step or reset.
         seed: of the run, from which environments that are put in the place of others get theirs.
+        env_kwargs: as in :func:`make_env`.
 
     >>> envs = make_vector_env("Pendulum-v1", 2)
     >>> observations, _ = envs.reset(seed=0)
@@ -119,10 +148,10 @@ def make_vector_env(
     if on_error not in ("stop", "restart"):
         raise ValueError(f"on_error must be 'stop' or 'restart', got {on_error!r}")
     env_id = resolve_env_id(env_id)  # here: one warning, not many
-    probe = make_env(env_id, wrap)
+    probe = make_env(env_id, wrap, env_kwargs=env_kwargs)
     probe.close()
     return WatchedEnvs(
-        _make_engine(engine, env_id, num_envs, wrap, probe, timeout),
+        _make_engine(engine, env_id, num_envs, wrap, env_kwargs or {}, probe, timeout),
         env_id,
         executed_action_space(probe),
         reports=probe.has_wrapper_attr("executed_action_space"),
@@ -131,14 +160,24 @@ def make_vector_env(
     )
 
 
-def _make_engine(engine: str, env_id: str, num_envs: int, wrap: Wrap, probe: gym.Env, timeout: float) -> Engine:
+def _make_engine(
+    engine: str,
+    env_id: str,
+    num_envs: int,
+    wrap: Wrap,
+    env_kwargs: Mapping[str, Any],
+    probe: gym.Env,
+    timeout: float,
+) -> Engine:
     if engine == "envpool":
         from taac_wrappers.training.pool import PooledEnvs
 
-        one = make_env(env_id)
+        one = make_env(env_id, env_kwargs=env_kwargs)
         clip = GOAL_CLIP if has_goal(one.observation_space) else None
-        return PooledEnvs(env_id, num_envs, one, wrap, clip=clip, make_kwargs=make_kwargs_for(env_id))
-    make_one = functools.partial(_make_replayable_env, env_id, gym.spec(env_id), wrap)
+        make_kwargs = {**make_kwargs_for(env_id), **env_kwargs}
+        return PooledEnvs(env_id, num_envs, one, wrap, clip=clip, make_kwargs=make_kwargs)
+    registered_id = env_id.rpartition(":")[2]  # gym.spec does not know of modules
+    make_one = functools.partial(_make_replayable_env, env_id, gym.spec(registered_id), wrap, env_kwargs)
     host: Callable[[], LocalEnv | WorkerEnv]
     if engine == "sync":
         host = functools.partial(LocalEnv, make_one)
@@ -181,6 +220,11 @@ class FlatObservation(gym.ObservationWrapper, RecordConstructorArgs):
         self.observation_space = spaces.Dict(self._flat) if isinstance(self._flat, dict) else self._flat
 
     def _flat_space(self, space: spaces.Space) -> spaces.Box:
+        for part in named("observation", space).values():
+            if isinstance(part, spaces.Box) and part.dtype == np.uint8 and len(part.shape) >= 3:
+                raise ValueError(
+                    f"env observes images, {part}, for which the agents have no encoder yet (the wrappers take them)"
+                )
         flat = spaces.flatten_space(space)
         if not isinstance(flat, spaces.Box):
             raise ValueError(f"env must have observations of a fixed size, got {space}")
@@ -231,6 +275,10 @@ class UnitAction(gym.ActionWrapper, RecordConstructorArgs):
         return inside.astype(self._inner_dtype, copy=False).reshape(self._inner_shape)
 
 
+class EpisodeCut(TimeLimit):
+    """The time limit of an environment that has none of its own."""
+
+
 class FreshBox2DWorld(gym.Wrapper, RecordConstructorArgs):
     """Begins every episode of BipedalWalker in a new Box2D world.
 
@@ -250,11 +298,12 @@ class FreshBox2DWorld(gym.Wrapper, RecordConstructorArgs):
         return self.env.reset(seed=seed, options=options)
 
 
-def _make_replayable_env(env_id: str, spec: EnvSpec, wrap: Wrap) -> gym.Env:
+def _make_replayable_env(env_id: str, spec: EnvSpec, wrap: Wrap, env_kwargs: Mapping[str, Any]) -> gym.Env:
     """Build it, perhaps in a worker, where what a program has registered is not known."""
-    if not str(spec.entry_point).startswith("gymnasium"):  # those are registered when they are imported
+    registered_by_import = ":" in env_id or str(spec.entry_point).startswith("gymnasium")
+    if not registered_by_import:
         gym.registry.setdefault(spec.id, spec)
-    return ReplayableEnv(make_env(env_id, wrap))
+    return ReplayableEnv(make_env(env_id, wrap, env_kwargs=env_kwargs))
 
 
 def _by_entry(function: Callable[..., Any], *structures: Structure) -> Structure:
@@ -277,6 +326,15 @@ def _fitting(space: spaces.Box, observation: Any) -> np.ndarray:
 
 
 def _every_episode(episode: int) -> bool:
+    return True
+
+
+def holds(env: gym.Env, kind: type[gym.Wrapper]) -> bool:
+    """Whether there is a wrapper of some kind around the environment."""
+    while not isinstance(env, kind):
+        if not isinstance(env, gym.Wrapper):
+            return False
+        env = env.env
     return True
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.wrappers import RecordEpisodeStatistics
 
 from taac_wrappers.repeat_statistics import RepeatStatisticsWrapper
+from taac_wrappers.training.envs import holds
 from taac_wrappers.training.faults import check_finite, env_faults
 from taac_wrappers.training.structure import mapped
+
+LONGEST_EPISODE = 10_000
+"""Frames at which an episode of an environment without a time limit is cut: it may never end by itself."""
+
+LONGEST_FILM = 1_000
+"""The same where it is filmed: all pictures of a film are kept in memory until its end."""
 
 
 class Agent(Protocol):
@@ -21,22 +31,28 @@ class Agent(Protocol):
 
 def require_statistics(env: gym.Env) -> None:
     """Raise ``ValueError`` if an environment does not report how much was repeated."""
-    layer = env
-    while not isinstance(layer, RepeatStatisticsWrapper):
-        if not isinstance(layer, gym.Wrapper):
-            raise ValueError(f"wrap(env) must hold a RepeatStatisticsWrapper, which reports repetition, got {env}")
-        layer = layer.env
+    if not holds(env, RepeatStatisticsWrapper):
+        raise ValueError(f"wrap(env) must hold a RepeatStatisticsWrapper, which reports repetition, got {env}")
 
 
-def evaluate(agent: Agent, env: gym.Env, episodes: int, *, seed: int) -> dict[str, Any]:
+def evaluate(
+    agent: Agent,
+    env: gym.Env,
+    episodes: int,
+    *,
+    seed: int,
+    before_step: Callable[[int], object] = lambda episode: None,
+) -> dict[str, Any]:
     """Play ``episodes`` episodes in ``env``, the first of them reset with ``seed``, so that equal calls agree.
 
     Args:
         agent: judged by its mode (TAAC: deterministic in both stages).
-        env: an environment of its own, with the agent's wrappers and a `RepeatStatisticsWrapper` on top of them; its
-            rewards are the raw ones.
+        env: an environment of its own, with the agent's wrappers and a `RepeatStatisticsWrapper` on top of them. Where
+            these change rewards (sums, of SAC-Nrep, are discounted), a `RecordEpisodeStatistics` below them tells the
+            raw return; that of `make_env` does.
         episodes: how many.
         seed: of the first episode's reset; the environment's own randomness goes on from there.
+        before_step: is told before every step how many episodes have been begun; what it raises ends the evaluation.
 
     Returns:
         ``score`` (mean return), ``score_std``, ``length`` (mean frames), ``returns`` (list), ``repeat_fraction``
@@ -58,7 +74,10 @@ def evaluate(agent: Agent, env: gym.Env, episodes: int, *, seed: int) -> dict[st
     """
     if not isinstance(episodes, int) or isinstance(episodes, bool) or episodes < 1:
         raise ValueError(f"episodes must be a positive integer, got {episodes!r}")
-    played = [_play(agent, env, seed if episode == 0 else None) for episode in range(episodes)]
+    played = [
+        _play(agent, env, seed if episode == 1 else None, functools.partial(before_step, episode))
+        for episode in range(1, episodes + 1)
+    ]
     returns, infos = [episode_return for episode_return, _ in played], [info for _, info in played]
     repeats = [info["repeat"] for info in infos]
     frames = sum(repeat["frames"] for repeat in repeats)
@@ -77,13 +96,16 @@ def evaluate(agent: Agent, env: gym.Env, episodes: int, *, seed: int) -> dict[st
     return result
 
 
-def _play(agent: Agent, env: gym.Env, seed: int | None) -> tuple[float, dict[str, Any]]:
+def _play(
+    agent: Agent, env: gym.Env, seed: int | None, before_step: Callable[[], object]
+) -> tuple[float, dict[str, Any]]:
     """One episode: its return, and the info of its last step."""
     with env_faults():
         observation, _ = env.reset(seed=seed)
         check_finite(observation)
     episode_return, done = 0.0, False
     while not done:
+        before_step()
         batch = mapped(lambda part: np.asarray(part)[None], observation)
         action = mapped(lambda part: part[0], agent.act(batch, deterministic=True))
         with env_faults():
@@ -91,4 +113,6 @@ def _play(agent: Agent, env: gym.Env, seed: int | None) -> tuple[float, dict[str
             check_finite(observation, reward)
         episode_return += float(reward)
         done = terminated or truncated
+    if holds(env, RecordEpisodeStatistics):
+        episode_return = float(info["episode"]["r"])
     return episode_return, info

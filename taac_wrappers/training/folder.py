@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from taac_wrappers.training.checkpoint import CheckpointStore, Loaded
-from taac_wrappers.training.config import CHANGEABLE_ON_RESUME, plain, read_run
+from taac_wrappers.training.config import CHANGEABLE_ON_RESUME, plain, read_run, to_be_repeated
 from taac_wrappers.training.files import TEMPORARY, sync_folder, write_config
 from taac_wrappers.training.sinks import TENSORBOARD
 from taac_wrappers.training.tasks import simulator_versions
@@ -126,4 +126,5 @@ class RunFolder:
         """What somebody types to go on with this run."""
         script = inspect.getfile(type(self.args))  # not sys.argv: somebody else's program may have called main()
         nearer = os.path.relpath(script)
-        return shlex.join(["python", min(script, nearer, key=len), "--resume", str(self.path)])
+        repeated = to_be_repeated(self.args.env_id, self.args.env_kwargs)
+        return shlex.join(["python", min(script, nearer, key=len), "--resume", str(self.path), *repeated])

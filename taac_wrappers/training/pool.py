@@ -30,7 +30,7 @@ class PooledEnvs:
         one: one environment as :func:`taac_wrappers.training.envs.make_env` builds it without a method's wrappers.
         wrap: puts the method's wrappers around it.
         clip: observations are clipped to +-this.
-        make_kwargs: arguments of the task.
+        make_kwargs: arguments of the environment.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class EnvpoolVectorEnv(VectorEnv):
         one: an environment whose spaces these are to have. (envpool's own have bounds that are not those of its
             observations.)
         clip: observations are clipped to +-this.
-        make_kwargs: arguments of the task.
+        make_kwargs: arguments of the environment.
     """
 
     def __init__(self, env_id: str, num_envs: int, one: gym.Env, clip: float | None, make_kwargs: Mapping[str, Any]):
@@ -153,7 +153,7 @@ class EnvpoolVectorEnv(VectorEnv):
         spec = self._envpool.make_spec(env_id)
         unknown = sorted(make_kwargs.keys() - set(spec.config._fields))
         if unknown:
-            raise ValueError(f"--env-engine envpool cannot make {env_id} as the task needs it: no {', '.join(unknown)}")
+            raise ValueError(f"--env-engine envpool makes {env_id} without the arguments {', '.join(unknown)}")
         return self._envpool.make_spec(env_id, **make_kwargs)
 
     def step(self, actions: np.ndarray) -> tuple[Structure, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

@@ -1,10 +1,11 @@
-"""What somebody who watches a run sees: a bar with its frames, speed and latest figures."""
+"""What somebody who watches a run sees: a bar with its frames, speed, latest figures, and what goes on."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tqdm import tqdm
@@ -27,7 +28,7 @@ class Progress:
     """
 
     def __init__(self, name: str, total: int, frame: int):
-        interactive = sys.stderr.isatty()
+        interactive = self._interactive = sys.stderr.isatty()
         self._bar = tqdm(
             total=total,
             initial=frame,
@@ -40,10 +41,32 @@ class Progress:
         )
         self._started_at, self._started_frame = time.monotonic(), frame
         self._shown: dict[str, str] = {}
+        self._name, self._doing = name, ""
+        self._drawn_at = self._started_at
 
     def move_to(self, frame: int) -> None:
         """Say how far the run is."""
-        self._bar.update(frame - self._bar.n)
+        if self._bar.update(frame - self._bar.n):
+            self._drawn_at = time.monotonic()
+
+    @contextlib.contextmanager
+    def during(self, doing: str) -> Iterator[None]:
+        """Show what goes on while no frames pass."""
+        self.say(doing)
+        try:
+            yield
+        finally:
+            self.say("")
+
+    def say(self, doing: str) -> None:
+        """The same from here on: shown at once on a terminal, but in a log no more often than frames are."""
+        is_new, self._doing = doing != self._doing, doing
+        if is_new:  # before the bar: what is behind it is cut off where a terminal is narrow
+            self._bar.set_description(f"{self._name}, {doing}" if doing else self._name, refresh=False)
+        at_once = is_new and doing and self._interactive
+        if at_once or time.monotonic() - self._drawn_at >= self._bar.mininterval:
+            self._drawn_at = time.monotonic()
+            self._bar.refresh()
 
     def show(self, metrics: Mapping[str, Any]) -> None:
         """Show those of the metrics that there is room for."""

@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from taac_wrappers.training.finite import all_finite
+from taac_wrappers.training.memory import available_memory
 from taac_wrappers.training.structure import Structure, mapped, named
 
 FIRST, FINAL, TERMINATED, TRUNCATED, REPEATED = (np.uint8(1 << bit) for bit in range(5))
@@ -33,8 +34,10 @@ class Windows:
     """
 
     observation: Structure  # [M, ...] s_k
-    action: np.ndarray  # [M, A] a_k, as executed
+    action: Structure  # [M, ...] what was recorded of a_k
+    trained: np.ndarray  # [M] flat position of each of these transitions in [N, B]
     next_observation: Structure  # [K, ...] s_{k+1}
+    next_action: Structure  # [K, ...] what was recorded of a_{k+1}; anything where row k + 1 is not valid
     reward: np.ndarray  # [N, B] raw
     discount: np.ndarray  # [N, B] the factor to bootstrap with
     terminated: np.ndarray  # [N, B]
@@ -49,7 +52,7 @@ class SequenceReplay:
 
     Args:
         observation_space: Box, or Dict of Boxes; floating observations are kept as float32, integers as they are.
-        action_space: one-dimensional Box.
+        action_space: Box, or Dict of Boxes: what is to be recorded of an action.
         capacity: frames to keep, over all envs together.
         num_envs: number of streams.
         seed: of the sampling.
@@ -70,7 +73,7 @@ class SequenceReplay:
     def __init__(
         self,
         observation_space: spaces.Space,
-        action_space: spaces.Box,
+        action_space: spaces.Space,
         *,
         capacity: int,
         num_envs: int,
@@ -83,11 +86,9 @@ class SequenceReplay:
         self.num_envs = num_envs
         self.length = capacity // num_envs + 1  # and the current observation
         slots = num_envs * self.length
-        self._observation = _allocate(observation_space, slots)
-        self._action = np.zeros((slots, *action_space.shape), np.float32)
-        self._reward = np.zeros(slots, np.float32)
-        self._discount = np.zeros(slots, np.float32)
-        self._flags = np.zeros(slots, np.uint8)
+        self._allocate(observation_space, action_space, 1)
+        _require_memory(slots * self.nbytes, capacity)
+        self._allocate(observation_space, action_space, slots)
         self._head = np.zeros(num_envs, np.int64)  # slots completed: where the current observation stands
         self._all_envs = np.arange(num_envs)
         self._base = self._all_envs * self.length  # where each env's ring starts in the flat arrays
@@ -96,13 +97,20 @@ class SequenceReplay:
         self._even_shares = np.empty(0, np.int64)
         self.rng = np.random.default_rng(seed)
 
+    def _allocate(self, observation_space: spaces.Space, action_space: spaces.Space, slots: int) -> None:
+        self._observation = _arrays("observation_space", observation_space, slots)
+        self._action = _arrays("action_space", action_space, slots)
+        self._reward = np.zeros(slots, np.float32)
+        self._discount = np.zeros(slots, np.float32)
+        self._flags = np.zeros(slots, np.uint8)
+
     def start(self, observation: Structure, mask: np.ndarray | None = None) -> None:
         """Begin an episode in every env, or in those of ``mask``, with its first observation ``[num_envs, ...]``."""
         envs = np.arange(self.num_envs) if mask is None else np.flatnonzero(_flags("mask", mask, self.num_envs))
         ended = (self._flags[self._current(envs)] & FINAL) != 0
         if np.any(self._started[envs] & ~ended):
             raise ValueError(f"start: the episode of env {envs[self._started[envs] & ~ended]} has not ended")
-        rows = _fitting_observation("observation", observation, self._observation, self.num_envs, envs)
+        rows = _fitting_structure("observation", observation, self._observation, self.num_envs, envs)
         self._head[envs] += ended
         self._started[envs] = True
         current = self._current(envs)
@@ -111,7 +119,7 @@ class SequenceReplay:
 
     def add(
         self,
-        action: np.ndarray,
+        action: Structure,
         reward: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
@@ -123,7 +131,7 @@ class SequenceReplay:
         """Record one step of every env.
 
         Args:
-            action: what was executed, ``[num_envs, A]``.
+            action: what was executed, ``[num_envs, A]``, and whatever else is to be recorded of it.
             reward, terminated, truncated: of the step, ``[num_envs]``.
             next_observation: what it led to; at an episode's end its true final observation.
             repeated: whether the action was the previous one once more, ``[num_envs]``.
@@ -133,14 +141,14 @@ class SequenceReplay:
         flags = self._flags[current]
         if not self._started.all() or np.count_nonzero(flags & FINAL):
             raise ValueError("add: every env must have been started and not ended")
-        action = _fitting("action", action, self._action, self.num_envs)
+        action = _fitting_structure("action", action, self._action, self.num_envs)
         reward = _fitting("reward", reward, self._reward, self.num_envs)
         repeated = _flags("repeated", repeated, self.num_envs)
         discount = _fitting("discount", discount, self._discount, self.num_envs)
         terminated = _flags("terminated", terminated, self.num_envs)
         truncated = _flags("truncated", truncated, self.num_envs)
-        observation = _fitting_observation("next_observation", next_observation, self._observation, self.num_envs)
-        self._action[current] = action
+        observation = _fitting_structure("next_observation", next_observation, self._observation, self.num_envs)
+        _write(self._action, current, action)
         self._reward[current], self._discount[current] = reward, discount
         self._flags[current] = flags | terminated * TERMINATED | truncated * TRUNCATED | repeated * REPEATED
         self._head += 1
@@ -235,6 +243,7 @@ class SequenceReplay:
         index = valid.reshape(-1).nonzero()[0]
         transition = position.reshape(-1)[index]
         trained = transition if train_on == "all" else transition[:batch_size]
+        following = self._next_slot(transition)
 
         def rows(storage: np.ndarray) -> np.ndarray:
             """``[N, B]``: of every valid transition what is stored in its slot."""
@@ -248,7 +257,9 @@ class SequenceReplay:
         return Windows(
             observation=_read(self._observation, trained),
             action=_read(self._action, trained),
-            next_observation=_read(self._observation, self._next_slot(transition)),
+            trained=index[: len(trained)],
+            next_observation=_read(self._observation, following),
+            next_action=_read(self._action, following),
             reward=rows(self._reward),
             discount=rows(self._discount),
             terminated=flags & TERMINATED != 0,
@@ -350,8 +361,9 @@ class SequenceReplay:
         """The same replay with nothing in it and memory of its own, which the system provides as it is written."""
         empty = copy(self)
         empty._observation = mapped(_zeros, self._observation)
-        empty._action, empty._reward, empty._flags = _zeros(self._action), _zeros(self._reward), _zeros(self._flags)
-        empty._discount = _zeros(self._discount)
+        empty._action = mapped(_zeros, self._action)
+        empty._reward, empty._discount = _zeros(self._reward), _zeros(self._discount)
+        empty._flags = _zeros(self._flags)
         empty._head, empty._started = _zeros(self._head), _zeros(self._started)
         empty._intact_from = _zeros(self._intact_from)
         return empty
@@ -444,8 +456,8 @@ class SequenceReplay:
 
     def _storages(self) -> dict[str, np.ndarray]:
         """All that is kept of every slot, under the names of a chunk."""
-        others = {"action": self._action, "reward": self._reward, "discount": self._discount, "flags": self._flags}
-        return {**named("observation", self._observation), **others}
+        others = {"reward": self._reward, "discount": self._discount, "flags": self._flags}
+        return {**named("observation", self._observation), **named("action", self._action), **others}
 
 
 def _check_sample(batch_size: int, window: int, follow: str, train_on: str) -> None:
@@ -460,10 +472,19 @@ def _check_sample(batch_size: int, window: int, follow: str, train_on: str) -> N
         raise ValueError(f"train_on must be 'first' or 'all', got {train_on!r}")
 
 
-def _allocate(space: spaces.Space, slots: int) -> Structure:
+def _require_memory(needed: int, capacity: int) -> None:
+    """Memory may be granted that is not there: then the process is ended when the replay has filled it, hours later."""
+    if needed > (available := available_memory()):
+        raise MemoryError(
+            f"a replay of {capacity} frames (--buffer-size) needs {needed / 2**30:.1f} GiB of memory, "
+            f"but {available / 2**30:.1f} GiB are available"
+        )
+
+
+def _arrays(name: str, space: spaces.Space, slots: int) -> Structure:
     def storage(part: spaces.Space) -> np.ndarray:
         if not isinstance(part, spaces.Box):
-            raise TypeError(f"observation_space must be a Box or a Dict of Boxes, got {space}")
+            raise TypeError(f"{name} must be a Box or a Dict of Boxes, got {space}")
         dtype = np.float32 if np.issubdtype(part.dtype, np.floating) else part.dtype
         return np.zeros((slots, *part.shape), dtype)
 
@@ -523,7 +544,7 @@ def _fitting(name: str, value: Any, storage: np.ndarray, count: int, rows: np.nd
     return array
 
 
-def _fitting_observation(
+def _fitting_structure(
     name: str, value: Any, storage: Structure, count: int, rows: np.ndarray | None = None
 ) -> Structure:
     if not isinstance(storage, dict):

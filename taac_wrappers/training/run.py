@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from tqdm import tqdm
 
 from taac_wrappers.training.curve import plot_curve
-from taac_wrappers.training.envs import Wrap, make_env
-from taac_wrappers.training.evaluation import Agent, evaluate, require_statistics
+from taac_wrappers.training.envs import EpisodeCut, Wrap, check_filming, holds, make_env
+from taac_wrappers.training.evaluation import (
+    LONGEST_EPISODE,
+    LONGEST_FILM,
+    Agent,
+    evaluate,
+    require_statistics,
+)
 from taac_wrappers.training.faults import EnvFault
 from taac_wrappers.training.finite import LearningFault, NotFinite
 from taac_wrappers.training.folder import RunFolder
 from taac_wrappers.training.progress import Progress
-from taac_wrappers.training.signals import Interruption
+from taac_wrappers.training.signals import Interrupted, Interruption
 from taac_wrappers.training.state import Counters, TrainingState
 from taac_wrappers.training.structure import Structure
 from taac_wrappers.training.tasks import resolve_env_id
@@ -33,6 +41,10 @@ METRICS_LOST = "the last lines of metrics.csv are lost"
 
 RETRY_SECONDS = 60.0
 """After a save that failed: how long until the next try, and between two lines that say so."""
+
+
+class _Stopped(Exception):
+    """An evaluation that ends because somebody has asked the process to end."""
 
 
 class Run:
@@ -53,6 +65,7 @@ class Run:
         self.args, self._wrap = args, wrap
         self.env_id = resolve_env_id(args.env_id)
         self.folder = RunFolder(args, method, self.env_id)
+        self._evaluation_missing = False  # the one of this frame was interrupted
         self._saved_frame: int | None = None  # of the last checkpoint of this process
         self._unsaved: tuple[TrainingState, Any] | None = None  # what a full disk did not take, to be tried again
         self._tried_at = self._complained_at = -RETRY_SECONDS
@@ -65,18 +78,19 @@ class Run:
         The folder is created here, after everything else has worked: from now on things are written.
         """
         with contextlib.ExitStack() as opened:
+            self.interruption = opened.enter_context(Interruption())
             opened.callback(state.envs.close)
             observation, extra = self._begin(state) if self.folder.loaded is None else self._restore(state)
             if state.envs.stop_reason is not None:
                 raise ValueError(state.envs.stop_reason)
-            self.eval_env = make_env(self.env_id, self._wrap)
+            self.eval_env = self._make_env()
             opened.callback(lambda: self.eval_env.close())  # whichever it is by then
             require_statistics(self.eval_env)
+            if self.args.capture_video:  # fail now rather than at the first evaluation
+                check_filming("--capture-video", self.env_id, self._wrap, self.args.env_kwargs)
             with self.folder.written() as config:
                 if self.folder.resuming and not extra:
                     self.folder.forget_metrics()
-                if self.args.capture_video:
-                    self._check_rendering()
                 self.tracker = Tracker(
                     self.folder.path,
                     config,
@@ -87,13 +101,22 @@ class Run:
                     resume_at=extra.get("metrics_position"),
                 )
             opened.callback(self._close_tracker)
-            self.interruption = Interruption()
-            opened.callback(self.interruption.close)
+            self._warn_of_long_episodes()
             self.progress = Progress(self.env_id, self.args.total_frames, state.counters.frames)
             opened.callback(self.progress.close)
+            self._state = state
+            self._evaluation_missing = extra.get("evaluation_missing") is True
+            self.interruption.saves = True
             self._opened = opened.pop_all()
-        self._state = state
         return observation
+
+    def _warn_of_long_episodes(self) -> None:
+        if holds(self.eval_env, EpisodeCut):
+            print(
+                f"warning: {self.env_id} has no time limit (max_episode_steps): episodes that do not end by themselves "
+                f"never end in training, and are cut at {LONGEST_EPISODE} frames in evaluation",
+                file=sys.stderr,
+            )
 
     def _begin(self, state: TrainingState) -> tuple[Structure, dict[str, Any]]:
         observation, _ = state.envs.reset(seed=self.args.seed)
@@ -116,6 +139,10 @@ class Run:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Interrupted):
+            self.progress.close()
+            lost = self._what_is_lost(self._state.counters.frames)
+            print(f"stopped at once: {lost}", file=sys.stderr)  # before anything is closed, which may take long
         self._opened.close()
         if isinstance(error, Exception):
             self._blame_learning(error)
@@ -157,10 +184,10 @@ class Run:
         if self._saved_frame != counters.frames:
             with _noting(unwritten, lambda: self._what_is_lost(counters.frames)):
                 self._save(state, agent)
-        self.progress.close()
         if not self._cut_short():
-            with contextlib.suppress(KeyboardInterrupt), self._env_faults_survived(counters.frames):
+            with contextlib.suppress(_Stopped), self._env_faults_survived(counters.frames):
                 self._last_evaluation(counters, agent)
+        self.progress.close()
         with _noting(unwritten, lambda: METRICS_LOST):
             self.tracker.close()
         with _noting(unwritten, lambda: "there is no new curve.png"):
@@ -207,16 +234,43 @@ class Run:
 
     # --- Evaluation
 
+    def _make_env(self, longest: int = LONGEST_EPISODE, **options: Any) -> gym.Env:
+        """One more environment like those of training, but with an end to its episodes."""
+        return make_env(self.env_id, self._wrap, env_kwargs=self.args.env_kwargs, longest_episode=longest, **options)
+
     def evaluate(self, counters: Counters, agent: Agent) -> None:
-        """Judge the agent by its mode in an environment of its own; every evaluation has the same starts."""
+        """Judge the agent by its mode in an environment of its own; every evaluation has the same starts.
+
+        If it is interrupted, nothing of it is recorded: the resumed run does it again, by :meth:`catch_up`.
+        """
         self._state.check_finite()
-        with self._env_faults_survived(counters.frames):
-            result = evaluate(agent, self.eval_env, self.args.eval_episodes, seed=self.args.seed)
-            self.log(counters.frames, _evaluation_metrics(result))
-            self.tracker.flush()
-            counters.last_scores = [*counters.last_scores[-1:], result["score"]]
+        self._evaluation_missing = True
+        with contextlib.suppress(_Stopped):
             if self.args.capture_video:
-                self._film(counters, agent)
+                with self._env_faults_survived(counters.frames):
+                    self._film(counters.frames, agent)
+            with self._env_faults_survived(counters.frames):
+                result = self._watched(agent, self.eval_env, self.args.eval_episodes, self.args.seed, "evaluating")
+                self.log(counters.frames, _evaluation_metrics(result))
+                self.tracker.flush()
+                counters.last_scores = [*counters.last_scores[-1:], result["score"]]
+            self._evaluation_missing = False
+
+    def catch_up(self, counters: Counters, agent: Agent) -> None:
+        """Evaluate if this run was interrupted in the middle of an evaluation; to be called before training."""
+        if self._evaluation_missing:
+            self.evaluate(counters, agent)
+
+    def _watched(self, agent: Agent, env: gym.Env, episodes: int, seed: int, doing: str) -> dict[str, Any]:
+        """Evaluate while the bar says so; raises _Stopped at the first frame after a signal."""
+
+        def before_step(episode: int) -> None:
+            if self.interruption.signal is not None:
+                raise _Stopped
+            self.progress.say(f"{doing} {episode}/{episodes}" if episodes > 1 else doing)
+
+        with self.progress.during(doing):
+            return evaluate(agent, env, episodes, seed=seed, before_step=before_step)
 
     @contextlib.contextmanager
     def _env_faults_survived(self, frame: int) -> Iterator[None]:
@@ -226,38 +280,34 @@ class Run:
         except EnvFault as fault:
             tqdm.write(f"evaluation at frame {frame} failed: {self.env_id} {fault}", file=sys.stderr)
             self.eval_env.close()
-            self.eval_env = make_env(self.env_id, self._wrap)
+            self.eval_env = self._make_env()
 
-    def _film(self, counters: Counters, agent: Agent) -> None:
+    def _film(self, frame: int, agent: Agent) -> None:
+        folder = self.folder.path / "videos" / f"frame-{frame}"
         try:
-            folder = self.folder.path / "videos" / f"frame-{counters.frames}"
-            env = make_env(self.env_id, self._wrap, video_folder=folder)
-            with contextlib.closing(env):  # which writes the video
-                evaluate(agent, env, 1, seed=self.args.seed)
+            env = self._make_env(LONGEST_FILM, video_folder=folder)
+            with self.progress.during("filming"), contextlib.closing(env):  # which writes the video
+                try:
+                    self._watched(agent, env, 1, self.args.seed, "filming")
+                except (_Stopped, Interrupted):
+                    env.set_wrapper_attr("recording", False)  # else it would take its time to write what there is
+                    env.get_wrapper_attr("recorded_frames").clear()
+                    shutil.rmtree(folder, ignore_errors=True)
+                    raise
+                self.progress.say("writing the film")
         except OSError as error:
-            self._complain(f"no video of frame {counters.frames}: {error}; training goes on")
+            self._complain(f"no video of frame {frame}: {error}; training goes on")
 
     def _last_evaluation(self, counters: Counters, agent: Agent) -> None:
-        """Everything is saved already, so this may be interrupted at any moment."""
+        """Everything is saved already: if it is interrupted, a resumed run comes here again."""
         if counters.frames < self.args.total_frames:
-            print(f"stopped at frame {counters.frames}: two evaluations reached a score of {self.args.stop_at_score}")
-        self.interruption.raises = True
-        result = evaluate(agent, self.eval_env, self.args.final_episodes, seed=self.args.seed + 1)
-        self.interruption.raises = False
+            reached = f"two evaluations reached a score of {self.args.stop_at_score}"
+            tqdm.write(f"stopped at frame {counters.frames}: {reached}")
+        seed = self.args.seed + 1
+        result = self._watched(agent, self.eval_env, self.args.final_episodes, seed, "last evaluation")
         self.tracker.log(counters.frames, _evaluation_metrics(result, "final"))
+        self.progress.close()
         print(report(result))
-
-    def _check_rendering(self) -> None:
-        """Fail now rather than at the first evaluation."""
-        try:
-            env = make_env(self.env_id, self._wrap, video_folder=self.folder.path / "videos")
-            try:
-                env.unwrapped.reset()
-                env.unwrapped.render()
-            finally:
-                env.close()
-        except Exception as error:
-            raise ValueError(f"--capture-video: {self.env_id} cannot be filmed: {error}") from error
 
     # --- Checkpoints
 
@@ -280,9 +330,11 @@ class Run:
             "env_id": self.env_id,
             "metrics_position": self.tracker.position(),
             "wandb_run_id": self.tracker.run_id,
+            "evaluation_missing": self._evaluation_missing,
         }
-        state.save(self.folder.store, extra)
-        agent.save(self.folder.path / "agent.safetensors")
+        with self.progress.during("saving"):
+            state.save(self.folder.store, extra)
+            agent.save(self.folder.path / "agent.safetensors")
         self._saved_frame = state.counters.frames
 
     def _complain(self, message: str) -> None:
@@ -292,6 +344,8 @@ class Run:
             tqdm.write(message, file=sys.stderr)
 
     def _what_is_lost(self, frame: int) -> str:
+        if self._saved_frame == frame:
+            return f"nothing is lost, continue with {self.folder.resume_command()}"
         saved = self.folder.store.newest_frame()
         if saved is None:
             return "nothing of this run is saved"
@@ -329,7 +383,9 @@ def _evaluation_metrics(result: Mapping[str, Any], prefix: str = "eval") -> dict
 def report(result: Mapping[str, Any]) -> str:
     """What :func:`~taac_wrappers.training.evaluation.evaluate` found, in words."""
     success = f", success {result['success']:.0%}" if "success" in result else ""
+    never = result["repeat_fraction"] == 1  # then "apr" is the number of all frames
+    rhythm = "never acts anew" if never else f"acts anew every {result['apr']:.1f} frames"
     return (
         f"\nscore {result['score']:.2f} +- {result['score_std']:.2f} over {len(result['returns'])} episodes{success}\n"
-        f"repeats {result['repeat_fraction']:.1%} of its actions: acts anew every {result['apr']:.1f} frames"
+        f"repeats {result['repeat_fraction']:.1%} of its actions: {rhythm}"
     )

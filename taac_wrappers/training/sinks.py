@@ -57,8 +57,9 @@ class TensorBoard:
 
     name = "TensorBoard"
 
-    def __init__(self, run_dir: Path, last_frame: list[tuple[int, dict[str, float]]] | None):
+    def __init__(self, run_dir: Path, last_frame: list[tuple[int, dict[str, float]]] | None, config: dict[str, Any]):
         self._folder, self._kept = str(run_dir / TENSORBOARD), last_frame or []
+        self._settings = _table(config)
         self._purge_step: int | None = None
         if last_frame is not None:
             self._purge_step = last_frame[-1][0] if last_frame else 0
@@ -87,6 +88,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(self._folder, purge_step=self._purge_step)
+        self._writer.add_text("hyperparameters", self._settings, self._purge_step or 0)
         for frame, metrics in self._kept:
             self._add(frame, metrics)
 
@@ -111,6 +113,23 @@ class TensorBoard:
                 self._writer.close()
             self._writer = None
             say(f"{self.name} cannot be written ({error}); what it misses is kept in memory until it can")
+
+
+def _table(config: dict[str, Any]) -> str:
+    """The settings as CleanRL shows them, a table in Markdown.
+
+    >>> print(_table({"method": "taac", "args": {"seed": 0, "hidden": [256, 256]}}))
+    |param|value|
+    |-|-|
+    |method|taac|
+    |args.seed|0|
+    |args.hidden|[256, 256]|
+    """
+    rows: dict[str, Any] = {}
+    for name, value in config.items():
+        rows |= {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+    lines = (f"|{name}|{value}|" for name, value in rows.items())
+    return "\n".join(["|param|value|", "|-|-|", *lines])
 
 
 class _WandB:

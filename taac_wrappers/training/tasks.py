@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import importlib
 import io
+import os
 import platform
 import re
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -319,13 +322,18 @@ def simulator_versions() -> dict[str, str]:
     >>> simulator_versions()["gymnasium"] == gym.__version__
     True
     """
-    versions = {"python": platform.python_version()}
-    for package in ("taac-wrappers", "gymnasium", "gymnasium-robotics", "mujoco", "box2d", "envpool", "numpy", "torch"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    packages = ("taac-wrappers", "gymnasium", "gymnasium-robotics", "mujoco", "box2d", "envpool", "numpy", "torch")
+    installed = {package: _installed_version(package) for package in packages}
+    return {"python": platform.python_version()} | {name: version for name, version in installed.items() if version}
+
+
+@functools.cache
+def _installed_version(package: str) -> str | None:
+    """Looked up once: every environment that is made asks for them, and each lookup reads files."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -371,10 +379,15 @@ def _resolve(env_id: str) -> str:
 
 
 def _import_module(module: str, env_id: str) -> None:
+    # `python agents/script.py` looks for modules beside the script, but one's own are where one works. Last, so that
+    # they hide nothing that is installed. Workers of `--env-engine async` are given this list, too.
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
     try:
         importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"env_id {env_id!r} names a module that cannot be imported: {error}") from error
+    except Exception as error:  # whatever it raises
+        problem = f"{type(error).__name__}: {error}"
+        raise ValueError(f"env_id {env_id!r} names a module that cannot be imported: {problem}") from error
 
 
 def _working_ids(parsed: _ParsedId) -> list[str]:
@@ -408,8 +421,10 @@ def _unknown_environment(env_id: str, parsed: _ParsedId) -> str:
     """The error for a name that nobody registered, with the ids that look like it."""
     newest = {get_env_id(spec.namespace, spec.name, None): spec.id for spec in _working_specs()}
     close = difflib.get_close_matches(get_env_id(parsed.namespace, parsed.name, None), newest, n=5)
-    hint = f"close matches: {', '.join(newest[name] for name in close)}" if close else "no name comes close"
-    return f"no environment is named {env_id!r}; {hint}"
+    prefix = "" if parsed.module is None else f"{parsed.module}:"
+    hint = f"close matches: {', '.join(prefix + newest[name] for name in close)}" if close else "no name comes close"
+    unregistered = "" if parsed.module is None else f" (importing {parsed.module} does not register it)"
+    return f"no environment is named {env_id!r}{unregistered}; {hint}"
 
 
 def _simulators_of(env_id: str) -> tuple[tuple[str, ...], str]:

@@ -32,7 +32,7 @@ class Tracker:
 
     Args:
         run_dir: an existing run folder.
-        config: the run's settings, shown by Weights & Biases (``write_config`` is what stores them).
+        config: the run's settings, shown by TensorBoard and Weights & Biases (``write_config`` is what stores them).
         track: also log to Weights & Biases; offline when there is no key or no network, or as ``WANDB_MODE`` says.
         project, entity: where Weights & Biases files the run.
         run_id: the ``run_id`` of the tracker whose Weights & Biases run goes on.
@@ -83,7 +83,7 @@ class Tracker:
         else:
             self._file.truncate(resume_at)
             self._file.seek(resume_at)
-        self._sinks: list[Sink] = [TensorBoard(run_dir, last_frame)]
+        self._sinks: list[Sink] = [TensorBoard(run_dir, last_frame, config)]
         if track:
             self.run_id = run_id or secrets.token_hex(4)
             self._sinks += start_wandb(run_dir, config, project, entity, self.run_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from taac_wrappers.agent.operators import (
     continuous_entropy_target,
     discrete_entropy_target,
     n_step,
+    retrace,
     switch_probability,
 )
 
@@ -313,6 +314,12 @@ class TabularTask:
         matrix = np.eye(states * actions) - flow.reshape(states * actions, -1)
         return np.linalg.solve(matrix, mean_reward.reshape(-1)).reshape(states, actions)
 
+    def executed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities of what is executed, ``[S, A_prev, A]``, under the policy and under the behaviour."""
+        repeats = np.eye(self.shape[1])[None]
+        keep = (self.pi * (1 - self.beta)).sum(-1, keepdims=True)
+        return self.pi * self.beta + keep * repeats, self.behaviour[..., 1:] + self.behaviour[..., :1] * repeats
+
 
 class EveryWindow:
     """All windows of ``steps`` transitions that the behaviour can record, and all candidates of the policy, at once.
@@ -369,6 +376,21 @@ def n_step_operator(windows: EveryWindow, q: np.ndarray) -> np.ndarray:
     mixture = beta * values["q_new"] + (1 - beta) * values["q_repeat"]
     ends = {name: windows.recorded[name] for name in ("reward", "terminated", "truncated")}
     return windows.mean_target(n_step(**ends, next_value=mixture, gamma=windows.task.gamma))
+
+
+def retrace_operator(windows: EveryWindow, q: np.ndarray, lambda_: float = 1.0) -> np.ndarray:
+    policy, behaviour = windows.task.executed()
+    after, action = windows.rows["after"], windows.rows["action"]
+    unknown = np.full_like(after[:1], np.nan, dtype=float)  # what must not matter
+    trace = (lambda_ * np.minimum(1, policy / behaviour))[after[:-1], action[:-1], action[1:]]
+    inputs = {
+        "q": np.concatenate([unknown, q[after[:-1], action[1:]]]),
+        "next_value": (policy * q[:, None]).sum(-1)[after, action],
+        "next_trace": np.concatenate([trace, unknown]),
+    }
+    ends = {name: windows.recorded[name] for name in ("reward", "terminated", "truncated")}
+    values = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    return windows.mean_target(retrace(**ends, **values, gamma=windows.task.gamma))
 
 
 def drawn_operator(windows: EveryWindow, q: np.ndarray, mode, force_coins) -> np.ndarray:
@@ -440,6 +462,162 @@ def test_the_authors_form_is_off_by_beta0_beta1_times_the_gap_wherever_the_behav
     np.testing.assert_allclose(drawn_operator(windows, q, "alf", force_coins) - q, bias, rtol=0, atol=1e-12)
 
 
+def test_the_executed_actions_have_probabilities():
+    task = TabularTask.random(0)
+    for executed in task.executed():
+        assert (executed > 0).all()
+        np.testing.assert_allclose(executed.sum(-1), np.ones(task.shape), rtol=0, atol=1e-12)
+    assert np.abs(np.subtract(*task.executed())).max() > 0.3  # so that there is something to correct
+
+
+@pytest.mark.parametrize("lambda_", [1.0, 0.6])
+@pytest.mark.parametrize(("seed", "steps", "actions"), [(0, 1, 3), (0, 2, 3), (1, 2, 3), (2, 3, 2)])
+def test_the_fixed_point_of_retrace_is_the_value_of_the_policy(seed, steps, actions, lambda_):
+    """Although the behaviour is another one."""
+    task = TabularTask.random(seed, actions=actions)
+    windows, truth = EveryWindow(task, steps), task.true_values()
+    assert distance_to_truth(task, lambda q: retrace_operator(windows, q, lambda_)) < 1e-8
+    # And repeated use leads there from anywhere: the traces make it a contraction.
+    for q in np.random.default_rng(0).normal(size=(3, *task.shape)):
+        nearer = np.abs(retrace_operator(windows, truth + q, lambda_) - truth).max()
+        assert nearer <= task.gamma * np.abs(q).max() + 1e-9
+
+
+def test_with_the_policys_own_data_n_step_has_the_fixed_point_of_retrace():
+    """So what moves n_step's elsewhere is the behaviour."""
+    task = TabularTask.random(0)
+    policy, _ = task.executed()
+    on_policy = EveryWindow(replace(task, behaviour=np.pad(policy, [(0, 0), (0, 0), (1, 0)])), 2)
+    assert distance_to_truth(task, lambda q: n_step_operator(on_policy, q)) < 1e-8
+    assert distance_to_truth(task, lambda q: n_step_operator(EveryWindow(task, 2), q)) > 0.05
+
+
+# --- retrace ---------------------------------------------------------------------------------------------------------
+
+
+def retrace_of(recorded: dict, q, next_value, next_trace, gamma=GAMMA) -> list[float]:
+    inputs = {name: recorded[name] for name in ("reward", "terminated", "truncated")}
+    values = {"q": column(*q), "next_value": column(*next_value), "next_trace": column(*next_trace)}
+    return retrace(**inputs, **values, gamma=gamma).flatten().tolist()
+
+
+def random_traces(seed: int, rows: int, columns: int) -> dict[str, torch.Tensor]:
+    """Inputs of retrace, with ends of both kinds anywhere."""
+    rng = np.random.default_rng(seed)
+    ends = {name: w for name, w in random_windows(rng, rows, columns).items() if name in ("terminated", "truncated")}
+    values = {name: torch.from_numpy(rng.normal(size=(rows, columns))) for name in ("reward", "q", "next_value")}
+    return ends | values | {"next_trace": torch.from_numpy(rng.random((rows, columns)))}
+
+
+def test_retrace_corrects_by_what_the_next_recorded_action_brought():
+    # y2 = 4 + 16/2, y1 = 2 + (8 + (y2 - 4)/4) / 2, y0 = 1 + (4 + (y1 - 3)/2) / 2
+    recorded, q, next_value = window([1.0, 2.0, 4.0]), [99.0, 3.0, 4.0], [4.0, 8.0, 16.0]
+    assert retrace_of(recorded, q, next_value, [0.5, 0.25, 99.0]) == [4.0, 7.0, 12.0]
+
+
+def test_retrace_without_traces_is_the_one_step_target():
+    assert retrace_of(window([1.0, 2.0]), [9.0, 9.0], [4.0, 8.0], [0.0, 0.0]) == [3.0, 6.0]
+
+
+def test_retrace_bootstraps_at_a_truncation_and_does_not_go_on():
+    recorded = window([1.0, 2.0, 4.0], truncated=[1])
+    # y1 = 2 + 8/2, y0 = 1 + (4 + (y1 - 3)) / 2
+    assert retrace_of(recorded, [9.0, 3.0, 9.0], [4.0, 8.0, 16.0], [1.0, 1.0, 1.0]) == [4.5, 6.0, 12.0]
+
+
+@pytest.mark.parametrize("truncated", [[], [1]], ids=["terminated", "terminated and truncated"])
+def test_retrace_stops_at_a_terminal_state(truncated):
+    recorded = window([1.0, 2.0, 4.0], terminated=[1], truncated=truncated)
+    # y1 = 2, y0 = 1 + (4 + (y1 - 3)) / 2
+    assert retrace_of(recorded, [9.0, 3.0, 9.0], [4.0, 8.0, 16.0], [1.0, 1.0, 1.0]) == [2.5, 2.0, 12.0]
+
+
+def test_retrace_takes_a_discount_of_every_transition():
+    # y2 = 4 + 16/4, y1 = 2 + (4 + (y2 - 4)) / 2, y0 = 1 + (4 + (y1 - 2) / 2) * 1
+    values = [9.0, 2.0, 4.0], [4.0, 4.0, 16.0], [0.5, 1.0, 1.0]
+    assert retrace_of(window([1.0, 2.0, 4.0]), *values, gamma=column(1.0, 0.5, 0.25)) == [7.0, 6.0, 8.0]
+
+
+def munos_target(w: dict, b: int, k: int, gamma: torch.Tensor) -> float:
+    """Eq. 3 of Munos et al. for row ``k`` of window ``b``: all later TD errors, as far as traces go."""
+    target, weight = float(w["q"][k, b]), 1.0
+    for j in range(k, len(gamma)):
+        future = 0.0 if w["terminated"][j, b] else float(gamma[j, b] * w["next_value"][j, b])
+        target += weight * (float(w["reward"][j, b]) + future - float(w["q"][j, b]))
+        if w["terminated"][j, b] or w["truncated"][j, b]:
+            break
+        weight *= float(gamma[j, b] * w["next_trace"][j, b])
+    return target
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 6])
+def test_retrace_equals_a_slow_sum_of_td_errors(rows):
+    columns = 40
+    inputs = random_traces(rows, rows, columns)
+    per_transition = torch.from_numpy(np.random.default_rng(7).uniform(0.3, 1, (rows, columns)))
+    for gamma in (0.97, per_transition):
+        every = gamma + torch.zeros(rows, columns, dtype=torch.float64)
+        slow = [[munos_target(inputs, b, k, every) for b in range(columns)] for k in range(rows)]
+        np.testing.assert_allclose(retrace(**inputs, gamma=gamma), slow, rtol=0, atol=1e-12)
+
+
+def lambda_return(w: dict, b: int, k: int, gamma: float, lambda_: float) -> float:
+    """The forward view of TD(lambda): the mean of all n-step returns, each longer one counting less by ``lambda_``."""
+    returns, total, discount = [], 0.0, 1.0
+    for j in range(k, len(w["reward"])):
+        total += discount * float(w["reward"][j, b])
+        discount *= gamma
+        returns.append(total + (0.0 if w["terminated"][j, b] else discount * float(w["next_value"][j, b])))
+        if w["terminated"][j, b] or w["truncated"][j, b]:
+            break
+    last = len(returns) - 1  # takes all the weight that is left
+    weights = [(1 - lambda_) * lambda_**n if n < last else lambda_**n for n in range(last + 1)]
+    assert sum(weights) == pytest.approx(1)
+    return float(np.dot(weights, returns))
+
+
+def on_policy(inputs: dict[str, torch.Tensor], trace: float) -> dict[str, torch.Tensor]:
+    """``Q(s_{k+1}, a_{k+1}) = V(s_{k+1})``, as for the states' own values, and the same trace everywhere."""
+    q = torch.cat([inputs["q"][:1], inputs["next_value"][:-1]])
+    return inputs | {"q": q, "next_trace": torch.full_like(q, trace)}
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.3, 0.9])
+def test_retrace_with_traces_lambda_is_td_lambda(lambda_):
+    inputs = on_policy(random_traces(0, 5, 40), lambda_)
+    slow = [[lambda_return(inputs, b, k, 0.9, lambda_) for b in range(40)] for k in range(5)]
+    np.testing.assert_allclose(retrace(**inputs, gamma=0.9), slow, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_retrace_with_whole_traces_is_n_step(rows):
+    inputs = on_policy(random_traces(rows, rows, 100), 1.0)
+    same = {name: inputs[name] for name in ("reward", "terminated", "truncated", "next_value")}
+    gamma = torch.from_numpy(np.random.default_rng(3).uniform(0.5, 1, (rows, 100)))
+    for each in (0.9, gamma):
+        torch.testing.assert_close(retrace(**inputs, gamma=each), n_step(**same, gamma=each), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("nonsense", [torch.nan, torch.inf, 1e300, 7.0])
+def test_what_retrace_need_not_know_does_not_matter(nonsense):
+    """The value of the first row, the trace of the last one, and both sides of an episode's end."""
+    inputs = random_traces(4, 5, 200)
+    before = {name: tensor.clone() for name, tensor in inputs.items()}
+    target = retrace(**inputs, gamma=0.9)
+    assert all(torch.equal(inputs[name], before[name]) for name in inputs)  # and its inputs are left alone
+    ended = inputs["terminated"] | inputs["truncated"]
+    assert 100 < ended.sum() < 500
+    trace, q = inputs["next_trace"].masked_fill(ended, nonsense), inputs["q"].clone()
+    trace[-1] = q[0] = nonsense
+    q[1:][ended[:-1]] = nonsense
+    assert torch.equal(retrace(**inputs | {"next_trace": trace, "q": q}, gamma=0.9), target)
+
+
+def test_retrace_keeps_the_dtype():
+    inputs = {name: t.float() if t.is_floating_point() else t for name, t in random_traces(0, 3, 4).items()}
+    assert retrace(**inputs, gamma=0.9).dtype == torch.float32
+
+
 # --- n_step ----------------------------------------------------------------------------------------------------------
 
 
@@ -495,6 +673,24 @@ def test_rewards_must_be_rows_of_windows(shape):
         compare_through(zeros, no, no, no, zeros, zeros, zeros, 0.9)
     with pytest.raises(ValueError, match=r"reward must have shape \[N, B\]"):
         n_step(zeros, no, no, zeros, 0.9)
+    with pytest.raises(ValueError, match=r"reward must have shape \[N, B\]"):
+        retrace(zeros, no, no, zeros, zeros, zeros, 0.9)
+
+
+@pytest.mark.parametrize("name", ["terminated", "truncated", "q", "next_value", "next_trace"])
+def test_retrace_names_the_input_of_another_shape(name):
+    inputs = random_traces(0, 2, 3)
+    inputs[name] = inputs[name][:1]
+    with pytest.raises(ValueError, match=rf"^{name} must have reward's shape \(2, 3\), got \(1, 3\)"):
+        retrace(**inputs, gamma=0.9)
+
+
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_retrace_names_the_flag_that_is_no_bool(name):
+    inputs = random_traces(0, 2, 3)
+    inputs[name] = inputs[name].float()
+    with pytest.raises(TypeError, match=rf"^{name} must be a bool tensor, got torch.float32"):
+        retrace(**inputs, gamma=0.9)
 
 
 def test_an_unknown_mode_is_named_with_the_known_ones():

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from slow_agents import ACTIONS, OBSERVATIONS, inputs, make_agent, slow_actor, slow_minimum, slow_squash, spaces_of
 
-from taac_wrappers.agent import TAACAgent
+from taac_wrappers.agent import HybridAgent, TAACAgent
 
 
 def seen(batch: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -97,7 +97,9 @@ ALONE = spaces.Dict({"prev_action": ACTIONS})
         (TypeError, "observation_space must hold something to look at, got Dict", {"observation_space": ALONE}),
     ],
 )
-def test_spaces_of_other_wrappers_are_named(error, message, arguments):
-    observation_space, action_space = spaces_of(TAACAgent)
+@pytest.mark.parametrize("kind", [TAACAgent, HybridAgent])
+def test_spaces_of_other_wrappers_are_named(error, message, arguments, kind):
+    """SAC-Hybrid has the same wrappers."""
+    observation_space, action_space = spaces_of(kind)
     with pytest.raises(error, match=message):
-        TAACAgent(**{"observation_space": observation_space, "action_space": action_space, **arguments})
+        kind(**{"observation_space": observation_space, "action_space": action_space, **arguments})

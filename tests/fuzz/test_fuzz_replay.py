@@ -381,6 +381,8 @@ class ReplayMachine(RuleBasedStateMachine):
         wanted = Windows(
             observation=self.shown(column(trained, "observation", float), prev_actions=before),
             action=column(trained, "action", np.float32),
+            trained=np.flatnonzero(valid)[: len(trained)],
+            next_action=windows.next_action,  # is looked at below
             next_observation=self.shown(column(inside, "next_observation", float), prev_actions=executed),
             reward=matrix(lambda window, k: window[k].reward, np.float32),
             discount=matrix(lambda window, k: window[k].discount, np.float32),
@@ -391,6 +393,11 @@ class ReplayMachine(RuleBasedStateMachine):
             index=np.flatnonzero(valid),
         )
         assert_same_arrays(vars(windows), vars(wanted))
+        followed = [(k, b) for k in range(length - 1) for b in range(batch) if valid[k + 1, b]]
+        recorded = np.zeros((length, batch, *windows.next_action.shape[1:]), np.float32)
+        recorded[valid] = windows.next_action
+        for k, b in followed:
+            np.testing.assert_array_equal(recorded[k, b], np.asarray(expected[b][k + 1].action, np.float32))
 
     def check_shares(self, owners: list[Stream]) -> None:
         """Every env gives as many windows as the others, up to one."""

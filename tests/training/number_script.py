@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,17 @@ from taac_wrappers.training.state import Counters, TrainingState
 
 
 class Drift(gym.Env):
-    """A point that drifts by the action and by chance; episodes of seven frames. ``luck`` is chance no seed reaches."""
+    """A point that drifts by the action and by chance; episodes of ``length`` frames, or without an end if that is 0.
+
+    ``luck`` is chance no seed reaches.
+    """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
     luck = 0.0
 
-    def __init__(self, render_mode: str | None = None, broken_camera: bool = False):
+    def __init__(self, render_mode: str | None = None, broken_camera: bool = False, length: int = 7):
         self.observation_space, self.action_space = Box(-np.inf, np.inf, (1,)), Box(-1.0, 1.0, (1,))
-        self.render_mode, self.broken_camera = render_mode, broken_camera
+        self.render_mode, self.broken_camera, self.length = render_mode, broken_camera, length
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
@@ -40,7 +43,7 @@ class Drift(gym.Env):
     def step(self, action: np.ndarray):
         self.place += action.item() + self.np_random.normal() + self.luck
         self.frame += 1
-        return self._observe(), -abs(self.place), False, self.frame == 7, {}
+        return self._observe(), -abs(self.place), False, self.frame == self.length, {}
 
     def _observe(self) -> np.ndarray:
         return np.array([self.place], np.float32)
@@ -58,6 +61,7 @@ gym.register("test_run/DarkDrift-v0", Drift, kwargs={"broken_camera": True})
 @dataclass
 class Args:
     env_id: str = "test_run/Drift-v0"
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     total_frames: int = 40
     num_envs: int = 1
@@ -121,7 +125,7 @@ def main(
         check_common(args)
         run = Run(args, "number", wrap)
         torch.manual_seed(args.seed)
-        envs = make_vector_env(run.env_id, args.num_envs, wrap)
+        envs = make_vector_env(run.env_id, args.num_envs, wrap, env_kwargs=args.env_kwargs)
         agent = Number()
         state = TrainingState(
             modules={"agent": agent},
@@ -140,6 +144,7 @@ def main(
         observation = run.start(state)
     counters = state.counters
     with run:
+        run.catch_up(counters, agent)
         while run.goes_on(counters):
             action = random_action(state.rng, envs.action_space)
             observation, reward, terminated, truncated, infos = envs.step(action)

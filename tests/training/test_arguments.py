@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import reprlib
+import sys
 import warnings
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 from number_script import Args
 
-from taac_wrappers.training.arguments import check_common, pick_device
+from taac_wrappers.training.arguments import FOREIGN_FLAGS, check_common, parse, pick_device
 from taac_wrappers.training.files import read_config
 
 pytestmark = pytest.mark.usefixtures("inside_an_empty_folder")
@@ -105,3 +108,71 @@ def test_flags_read_as_people_write_them(command):
     code, out, _ = command("--resume", "run", "--help")
     assert code == 0
     assert re.search(r"--hidden.*\(default: 3 3 3\)", out, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--total-frames", "1e5"], {"total_frames": 100_000}),
+        (["--total-frames", "1_000", "--hidden", "1e1", "3"], {"total_frames": 1000, "hidden": (10, 3)}),
+        (
+            ["--total_frames=4.2e1", "--seed", "12345678901234567890"],
+            {"total_frames": 42, "seed": 12345678901234567890},
+        ),
+        (["--env-kwargs", '{"length": 5, "wind": [0.5, null]}'], {"env_kwargs": {"length": 5, "wind": [0.5, None]}}),
+    ],
+)
+def test_counts_and_json_are_read(words, expected, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["script.py", *words])
+    assert parse(Args, Args()) == Args(**expected)
+    assert parse(Args) == Args(**expected)
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e-3", "inf", "nan", "1e400", "many", ""])
+def test_what_is_no_count_is_refused(text, command):
+    code, _, said = command("--total-frames", text)
+    assert code == 2
+    assert f"Error parsing --total-frames: must be a whole number, got '{text}'" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        *(
+            ([flag, "3"], f"there is no {flag.replace('_', '-')}; did you mean {meant}?")
+            for flag, meant in {
+                "--total-timesteps": "--total-frames",
+                "--total_timesteps": "--total-frames",
+                "--env": "--env-id",
+                "--lr": "--learning-rate",
+                "--target-network-frequency": "--target-interval",
+                "--cuda": "--device cuda",
+            }.items()
+        ),
+        (["--n-envs=3"], "there is no --n-envs; did you mean --num-envs?"),
+        *(
+            (
+                ["--env-kwargs", text],
+                f"""--env-kwargs must be a JSON object such as '{{"frame_skip": 2}}', got '{text}'""",
+            )
+            for text in ('{"length": 5', "[5]", "length=5", "null", "[" * 100_000)
+        ),
+        (["--env-kwargs", '{"lenght": 5}'], "unexpected keyword argument 'lenght'"),
+        (["--env-kwargs", '{"length": 5}', "--resume", "run"], "run has --env-kwargs {'length': 4}, got {'length': 5}"),
+    ],
+    ids=reprlib.repr,
+)
+def test_unusual_flags_are_one_line(words, message, command):
+    if "--resume" in words:
+        assert command("--env-kwargs", '{"length": 4}', "--run-dir", "run", "--total-frames", "5")[0] == 0
+    code, _, said = command(*words)
+    assert code == 2
+    assert said.count("\n") == 1
+    assert said.startswith("error: ")
+    assert message in said
+
+
+def test_flags_of_other_libraries_are_none_of_ours():
+    ours = {f"--{field.name.replace('_', '-')}" for field in fields(Args)} | {"--env-engine"}  # which this script lacks
+    assert {meant.split()[0] for meant in FOREIGN_FLAGS.values()} <= ours
+    assert not {f"--{foreign}" for foreign in FOREIGN_FLAGS} & ours

@@ -113,7 +113,9 @@ def test_a_batch_by_hand():
     windows = Windows(
         observation=np.array([[1.0], [2.0]], np.float32),
         action=np.array([[0.1], [0.2]], np.float32),
+        trained=np.array([0, 1]),
         next_observation=np.arange(5, dtype=np.uint8)[:, None],
+        next_action={"action": np.zeros((5, 1), np.float32), "repeat": np.arange(5)},
         reward=rows,
         discount=np.full((3, 2), 0.5, np.float32),
         terminated=np.zeros((3, 2), bool),
@@ -128,6 +130,8 @@ def test_a_batch_by_hand():
     assert batch.of_trained(values).tolist() == [10.0, 11.0]
     assert batch.window_ends.tolist() == [[False, False], [True, False], [True, True]]
     assert batch.next_observation.dtype == torch.float32
+    assert batch.next_action["repeat"].tolist() == [0, 1, 2, 3, 4]
+    assert batch.next_action["repeat"].dtype == torch.int64
 
 
 @pytest.mark.parametrize("follow", ["repeats", "episode"])

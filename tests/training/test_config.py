@@ -13,7 +13,9 @@ from number_script import Args, contents, main, record
 
 from taac_wrappers.training.config import CHANGEABLE_ON_RESUME, from_config, typed
 from taac_wrappers.training.files import read_config
+from taac_wrappers.training.folder import RunFolder
 from taac_wrappers.training.run import Run
+from taac_wrappers.training.tracking import read_metrics
 
 pytestmark = pytest.mark.usefixtures("inside_an_empty_folder")
 
@@ -27,6 +29,34 @@ def test_config_tells_both_ids_versions_and_arguments():
     assert config["versions"]["gymnasium"] == gym.__version__
     assert config["versions"].keys() >= {"python", "numpy", "torch", "taac-wrappers"}
     assert config["args"] | {"run_dir": "run"} == json.loads(json.dumps(vars(Args("test_run/Drift-v7", run_dir="run"))))
+
+
+def test_arguments_of_the_environment_are_kept_and_used_everywhere(command):
+    """Episodes of five frames: in training, in evaluation, and after a resume that does not name them."""
+    assert command("--env-kwargs", '{"length": 5}', "--run-dir", "run", "--total-frames", "20")[0] == 0
+    assert read_config(Path("run"))["args"]["env_kwargs"] == {"length": 5}
+    assert command("--resume", "run", "--total-frames", "40")[0] == 0
+    metrics = read_metrics(Path("run") / "metrics.csv")
+    for name in ("charts/episodic_length", "eval/length", "final/length"):
+        assert set(metrics[name][1]) == {5.0}, name
+    assert metrics["charts/episodic_length"][0].tolist() == list(range(5, 41, 5))
+
+
+def test_only_the_user_may_name_a_file(command):
+    """The environment would open whatever a stranger's config.json names."""
+    env_kwargs = '{"length": 7, "render_mode": "rgb_array"}'
+    assert command("--env-kwargs", env_kwargs, "--run-dir", "run", "--total-frames", "10")[0] == 0
+    code, _, said = command("--resume", "run", "--total-frames", "20")
+    assert code == 2
+    assert said.endswith(f"among the environment's arguments; to allow it, add --env-kwargs '{env_kwargs}'\n")
+    assert command("--resume", "run", "--total-frames", "20", "--env-kwargs", env_kwargs)[0] == 0
+
+
+def test_the_command_to_go_on_repeats_what_a_file_may_not_say():
+    args = Args("own:Drift-v0", {"path": ["a b"]}, run_dir=Path("run"))
+    command = RunFolder(args, "number", args.env_id).resume_command()
+    assert command.endswith("""--resume run --env-id own:Drift-v0 --env-kwargs '{"path": ["a b"]}'""")
+    assert RunFolder(Args(run_dir=Path("run")), "number", "Drift-v0").resume_command().endswith("--resume run")
 
 
 def test_an_extended_run_remembers_that_it_was_extended(command):
@@ -48,7 +78,7 @@ def test_an_extended_run_remembers_that_it_was_extended(command):
 def test_only_arguments_that_do_not_matter_may_change(command):
     main(Args(run_dir=Path("run"), total_frames=10))
     before = contents(Path("run"))
-    fixed = {name for name in vars(Args()) if name not in CHANGEABLE_ON_RESUME} - {"env_id", "hidden"}
+    fixed = {name for name in vars(Args()) if name not in CHANGEABLE_ON_RESUME} - {"env_id", "env_kwargs", "hidden"}
     for name in sorted(fixed):
         value = getattr(Args(), name)
         other = value / 2 if isinstance(value, float) else value + 1

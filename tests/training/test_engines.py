@@ -36,6 +36,7 @@ from taac_wrappers import (
     ZetaRepeatWrapper,
     vector,
 )
+from taac_wrappers.training import envs as envs_module
 from taac_wrappers.training import pool as pool_module
 from taac_wrappers.training.envs import make_env, make_vector_env, no_wrappers, random_action
 from taac_wrappers.training.faults import WatchedEnvs
@@ -111,6 +112,43 @@ def test_with_a_methods_wrappers_too(env_id, wrap):
         assert (as_bytes(envs.reset(seed=5)[0]), play(envs, actions)) == expected
         envs.close()
     theirs.close()
+
+
+OWN_MODULE = """
+import gymnasium as gym
+from gymnasium.envs.classic_control import PendulumEnv
+
+class Own(PendulumEnv):
+    def __init__(self, render_mode=None, mass=1.0):
+        super().__init__(render_mode)
+        self.m = mass
+
+gym.register("Own-v0", f"{__name__}:Own", max_episode_steps=100)
+"""
+
+
+def test_an_environment_of_ones_own_with_its_arguments(tmp_path, monkeypatch):
+    """In the current folder, which no path leads to; a worker has to find it too, and register it only once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    Path("own_engine_module.py").write_text(OWN_MODULE)
+    starts = []
+    try:
+        for engine, mass in (("sync", 2.0), ("async", 2.0), ("async", 1.0)):
+            envs = make_vector_env("own_engine_module:Own-v0", 1, engine=engine, env_kwargs={"mass": mass})
+            envs.reset(seed=0)
+            starts.append(envs.step(np.ones((1, 1), np.float32))[0].tolist())
+            assert envs.stop_reason is None
+            envs.close()
+        spec = gym.registry.pop("Own-v0")  # as in a worker
+        del sys.modules["own_engine_module"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # registering it twice is one
+            envs_module._make_replayable_env("own_engine_module:Own-v0", spec, no_wrappers, {}).close()
+    finally:
+        gym.registry.pop("Own-v0", None)
+        sys.modules.pop("own_engine_module", None)
+    assert starts[0] == starts[1] != starts[2]
 
 
 SCRIPT = """

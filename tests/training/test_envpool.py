@@ -225,7 +225,7 @@ def test_envpool_cannot_resume_within_an_episode_and_says_so():
 @pytest.mark.parametrize(
     ("env_id", "message"),
     [
-        ("Ant-v5", "envpool cannot make Ant-v5 as the task needs it: no include_cfrc_ext_in_observation"),
+        ("Ant-v5", "envpool makes Ant-v5 without the arguments include_cfrc_ext_in_observation"),
         ("Hopper-v6", "no environment 'Hopper-v6'; close matches: Hopper-v5"),
         ("test_engines/Own-v0", "no environment 'test_engines/Own-v0'"),
     ],
@@ -236,6 +236,17 @@ def test_what_envpool_cannot_do_is_said(env_id, message, monkeypatch):
         monkeypatch.setitem(gym.registry, own, spec)
     with pytest.raises(ValueError, match=message):
         make_vector_env(env_id, 1, engine="envpool")
+
+
+@pytest.mark.filterwarnings(PHYSICS)
+def test_arguments_of_the_environment_are_passed_on():
+    envs = make_vector_env("Pendulum-v1", 2, engine="envpool", env_kwargs={"max_episode_steps": 3})
+    envs.reset(seed=0)
+    ended = [envs.step(np.zeros((2, 1), np.float32))[3].all() for _ in range(3)]
+    envs.close()
+    assert ended == [False, False, True]
+    with pytest.raises(ValueError, match="envpool makes Pendulum-v1 without the arguments g"):
+        make_vector_env("Pendulum-v1", 1, engine="envpool", env_kwargs={"g": 5.0})
 
 
 def test_other_spaces_than_gymnasiums_are_refused(monkeypatch):

@@ -21,6 +21,7 @@ from taac_wrappers.training.envs import (
     FlatObservation,
     FreshBox2DWorld,
     UnitAction,
+    check_filming,
     make_env,
     make_vector_env,
     random_action,
@@ -240,7 +241,24 @@ def test_scaling_agrees_with_gymnasium_and_leaves_unit_bounds_alone():
 def test_other_action_spaces_are_refused(monkeypatch, space, message):
     register(monkeypatch, "Toy-v0", Toy)
     with pytest.raises(ValueError, match=message):
-        make_env("Toy-v0", action_space=space)
+        make_env("Toy-v0", env_kwargs={"action_space": space})
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(0, 255, (96, 96, 3), np.uint8),
+        spaces.Dict(speed=spaces.Box(0, 9, (2,)), camera=spaces.Box(0, 255, (96, 96, 3), np.uint8)),
+        spaces.Dict(sensors=spaces.Dict(camera=spaces.Box(0, 255, (96, 96, 3), np.uint8))),
+        spaces.Box(0, 255, (4, 96, 96, 3), np.uint8),
+    ],
+)
+def test_images_are_refused(monkeypatch, space):
+    register(monkeypatch, "Toy-v0", Toy)
+    with pytest.raises(
+        ValueError, match=r"env observes images, Box\(0, 255, .*96, 96, 3\), uint8\), .* no encoder yet"
+    ):
+        make_env("Toy-v0", env_kwargs={"observation_space": space})
 
 
 # Building -------------------------------------------------------------------------------------------------------------
@@ -248,7 +266,7 @@ def test_other_action_spaces_are_refused(monkeypatch, space, message):
 
 def test_raw_returns_and_success_are_reported(monkeypatch):
     register(monkeypatch, "Toy-v0", Toy)
-    env = make_env("Toy-v0", max_episode_steps=3)
+    env = make_env("Toy-v0", env_kwargs={"max_episode_steps": 3})
     env.reset(seed=0)
     for _ in range(3):
         *_, truncated, info = env.step(np.zeros(1, np.float32))
@@ -267,7 +285,43 @@ def test_fetch_reports_success():
 
 
 def test_arguments_of_the_caller_come_before_those_of_the_task():
-    assert make_env("Ant-v5", include_cfrc_ext_in_observation=True).observation_space.shape == (105,)
+    env = make_env("Ant-v5", env_kwargs={"include_cfrc_ext_in_observation": True})
+    assert env.observation_space.shape == (105,)
+
+
+@pytest.mark.parametrize(
+    ("env_kwargs", "problem"),
+    [({"lenght": 3}, "unexpected keyword argument 'lenght'"), ({"length": "three"}, "could not be walked")],
+)
+def test_arguments_that_an_environment_cannot_use_are_named(monkeypatch, env_kwargs, problem):
+    class Picky(Walk):
+        def __init__(self, length=3):
+            assert isinstance(length, int), "could not be walked"
+
+    register(monkeypatch, "Picky-v0", Picky)
+    for make in (make_env, lambda *args, **kwargs: make_vector_env(*args, 1, **kwargs)):
+        with pytest.raises(ValueError, match=rf"^--env-kwargs \{{.*\}} cannot be used: .*{problem}"):
+            make("Picky-v0", env_kwargs=env_kwargs)
+
+
+@pytest.mark.parametrize("problem", ["no light", "no camera"])
+def test_an_environment_that_cannot_be_filmed(monkeypatch, problem):
+    class Dark(Walk):
+        metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+        render_mode = "rgb_array" if problem == "no light" else None
+
+        def __init__(self, render_mode=None):
+            super().__init__()
+
+        def render(self):
+            raise RuntimeError("no light")
+
+    register(monkeypatch, "Dark-v0", Dark)
+    expected = "no light" if problem == "no light" else "Render mode is None"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=f"^--film: Dark-v0 cannot be filmed: {expected}"):
+            check_filming("--film", "Dark-v0", wrap)
 
 
 def test_broken_simulators_are_named_before_anything_is_built(monkeypatch):
@@ -277,7 +331,7 @@ def test_broken_simulators_are_named_before_anything_is_built(monkeypatch):
 
 
 def test_a_video_of_every_episode_is_written(tmp_path):
-    env = make_env("MountainCarContinuous-v0", video_folder=tmp_path / "videos", max_episode_steps=2)
+    env = make_env("MountainCarContinuous-v0", video_folder=tmp_path / "videos", env_kwargs={"max_episode_steps": 2})
     assert env.render_mode == "rgb_array"
     for _ in range(2):
         env.reset(seed=0)

@@ -6,7 +6,7 @@ import pytest
 from gymnasium import spaces
 
 from taac_wrappers import HybridActionWrapper, NRepeatWrapper, PrevActionWrapper, RepeatStatisticsWrapper
-from taac_wrappers.training.envs import make_env
+from taac_wrappers.training.envs import EpisodeCut, holds, make_env
 from taac_wrappers.training.evaluation import evaluate
 from taac_wrappers.training.metrics import apr
 
@@ -185,6 +185,39 @@ def test_a_robotics_task_reports_success():
     assert result["length"] == 50.0
     assert -50.0 <= result["score"] <= 0.0
     assert result["success"] in (0.0, 1.0)
+
+
+def test_episodes_without_a_time_limit_are_cut_at_a_frame():
+    """By hand: decisions of two frames, the last of them cut in half; the second episode ends before that."""
+    gym.register("test_evaluation/Endless-v0", lambda: Scripted((10**9, 4)))
+    wrap = lambda env: RepeatStatisticsWrapper(NRepeatWrapper(env, 2))  # noqa: E731
+    env = make_env("test_evaluation/Endless-v0", wrap, longest_episode=5)
+    result = evaluate(Listed([(0.0, 0.0)] * 5), env, 2, seed=0)
+    assert holds(env, EpisodeCut)
+    assert result["length"] == (5 + 4) / 2
+    assert result["returns"] == [5.0, 8.0]
+    assert result["repeat_fraction"] == pytest.approx(4 / 9)
+
+
+def test_a_time_limit_of_its_own_is_left_alone():
+    env = make_env("Pendulum-v1", RepeatStatisticsWrapper, longest_episode=5)
+    assert evaluate(RandomActions(1), env, 1, seed=0)["length"] == 200.0
+    assert not holds(env, EpisodeCut)
+
+
+def test_whoever_watches_an_evaluation_may_end_it():
+    begun = []
+
+    def watch(episode):
+        begun.append(episode)
+        if len(begun) == 5:
+            raise ZeroDivisionError
+
+    env = Scripted((2, 1, 9))
+    with pytest.raises(ZeroDivisionError):
+        evaluate(Listed([(0.0, 0.0)] * 9), RepeatStatisticsWrapper(env), 3, seed=0, before_step=watch)
+    assert begun == [1, 1, 2, 3, 3]
+    assert env.frame == 1
 
 
 @pytest.mark.parametrize("episodes", [0, -3, 1.5, True])

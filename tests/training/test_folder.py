@@ -27,6 +27,8 @@ def test_the_folder_is_named_after_what_runs(monkeypatch):
     monkeypatch.setattr(folder_module.time, "strftime", lambda layout: "now")
     folder = RunFolder(Args(seed=3), "number", "test_run/Drift-v0")
     assert folder.path == Path("runs/test_run_Drift-v0__number__3__now")
+    folder = RunFolder(Args(), "number", "my.module:test_run/Drift-v0")
+    assert folder.path == Path("runs/my.module_test_run_Drift-v0__number__0__now")
 
 
 def test_no_permission_to_write(command, monkeypatch, tmp_path):

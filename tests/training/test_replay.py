@@ -12,6 +12,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taac_wrappers.training import replay as replay_module
 from taac_wrappers.training.replay import SequenceReplay, Windows
 
 ACTIONS = spaces.Box(np.array([-1e6, 0.5], np.float32), np.full(2, 1e6, np.float32))
@@ -672,3 +673,19 @@ def test_bad_constructor_arguments_are_named(error, arguments, message):
     good = {"observation_space": OBSERVATIONS, "action_space": ACTIONS, "capacity": 20, "num_envs": 2, "seed": 0}
     with pytest.raises(error, match=message):
         SequenceReplay(**(good | arguments))
+
+
+def test_a_replay_that_memory_cannot_hold_is_refused_before_it_is_built(monkeypatch):
+    images = spaces.Dict(image=spaces.Box(0, 255, (96, 96, 3), np.uint8), speed=spaces.Box(0, 9, (2,)))
+    arguments = {"observation_space": images, "action_space": ACTIONS, "capacity": 20, "num_envs": 2, "seed": 0}
+    needed = SequenceReplay(**arguments).nbytes
+    monkeypatch.setattr(replay_module, "available_memory", lambda: needed)
+    SequenceReplay(**arguments)
+    monkeypatch.setattr(replay_module, "available_memory", lambda: needed - 1)
+    with pytest.raises(
+        MemoryError, match=r"a replay of 20 frames \(--buffer-size\) needs 0\.0 GiB of memory, but 0\.0 GiB"
+    ):
+        SequenceReplay(**arguments)
+    monkeypatch.setattr(replay_module, "available_memory", lambda: 16 * 2**30)
+    with pytest.raises(MemoryError, match=r"a replay of 4000000 frames .* needs 103\.1 GiB of memory, but 16\.0 GiB"):
+        SequenceReplay(**arguments | {"capacity": 4_000_000})

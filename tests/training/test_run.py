@@ -18,7 +18,7 @@ from number_script import Args, main, plot_curve, record, wrap
 
 from taac_wrappers import NRepeatWrapper
 from taac_wrappers.training import run as run_module
-from taac_wrappers.training.run import Run
+from taac_wrappers.training.run import Run, report
 from taac_wrappers.training.state import Counters
 from taac_wrappers.training.tracking import read_metrics
 
@@ -89,6 +89,38 @@ def test_stops_after_two_good_evaluations_and_says_so(capsys, monkeypatch):
     frames.clear()
     main(replace(Args(), resume=Path("run"), total_frames=90, stop_at_score=9.4), lambda c: frames.append(c.frames))
     assert frames == list(range(51, 61))  # with a higher goal one of the old evaluations still counts
+
+
+def test_an_environment_without_a_time_limit_is_warned_of_and_its_evaluations_end(capsys):
+    args = Args(run_dir=Path("run"), env_kwargs={"length": 30_000}, total_frames=10, final_episodes=1)
+    assert main(args) == 0
+    metrics = read_metrics(Path("run/metrics.csv"))
+    assert metrics["eval/length"][1].tolist() == metrics["final/length"][1].tolist() == [10_000]
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "max_episode_steps" in line]
+    assert len(warnings) == 1
+    assert "cut at 10000 frames in evaluation" in warnings[0]
+
+    main(Args(run_dir=Path("limited"), env_kwargs={"length": 0, "max_episode_steps": 4}, total_frames=10))
+    assert read_metrics(Path("limited/metrics.csv"))["eval/length"][1].tolist() == [4]
+    assert "max_episode_steps" not in capsys.readouterr().err
+
+
+def test_a_film_of_an_environment_without_a_time_limit_ends_sooner(monkeypatch):
+    monkeypatch.setattr(run_module, "LONGEST_FILM", 20)
+    filmed = []
+    monkeypatch.setattr(
+        number_script.Drift, "render", lambda env: filmed.append(env.frame) or np.zeros((32, 32, 3), "u1")
+    )
+    main(Args(run_dir=Path("run"), env_kwargs={"length": 30}, total_frames=10, capture_video=True))
+    assert max(filmed) == 20
+
+
+@pytest.mark.parametrize(
+    ("fraction", "apr", "words"), [(1.0, 150.0, "never acts anew"), (0.5, 2.0, "acts anew every 2.0 frames")]
+)
+def test_the_report_says_how_often_the_agent_acts(fraction, apr, words):
+    result = {"score": 0.0, "score_std": 0.0, "returns": [0.0], "repeat_fraction": fraction, "apr": apr}
+    assert report(result).endswith(f" of its actions: {words}")
 
 
 def test_films_an_episode_at_every_evaluation():

@@ -58,6 +58,22 @@ def test_tensorboard_drops_what_a_resume_undoes_at_the_same_frame_too(tmp_path):
     assert events(tmp_path) == {"a": [(10, 0.5), (20, 1.5), (20, 2.5)], "b": [(20, 3.5)], "final": [(20, 4.5)]}
 
 
+def test_tensorboard_shows_the_settings_as_a_table(tmp_path):
+    config = {"method": "taac", "args": {"gamma": 0.9, "env_kwargs": {"frame_skip": 2}}}
+    first = Tracker(tmp_path, config)
+    first.log(10, {"a": 1.5})
+    position = first.position()
+    first.close()
+    Tracker(tmp_path, config | {"method": "changed"}, resume_at=position).close()
+    accumulator = EventAccumulator(str(tmp_path / "tensorboard"))
+    accumulator.Reload()
+    shown = accumulator.Tensors("hyperparameters/text_summary")
+    assert [event.step for event in shown] == [0, 10]
+    table = shown[0].tensor_proto.string_val[0].decode()
+    assert table == "|param|value|\n|-|-|\n|method|taac|\n|args.gamma|0.9|\n|args.env_kwargs|{'frame_skip': 2}|"
+    assert "|method|changed|" in shown[1].tensor_proto.string_val[0].decode()
+
+
 # Weights & Biases
 
 

@@ -157,6 +157,45 @@ def test_a_module_prefix_is_imported(tmp_path, monkeypatch):
         sys.modules.pop("registering_module", None)
 
 
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """The current folder holds a module, which nothing that is imported here can find yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    yield tmp_path / "own_module.py"
+    gym.registry.pop("Own-v0", None)
+    sys.modules.pop("own_module", None)
+
+
+def test_a_module_is_found_in_the_current_folder(own_module):
+    own_module.write_text("import gymnasium\ngymnasium.register('Own-v0', 'nowhere:Own')\n")
+    assert resolve_env_id("own_module:Own-v0") == "own_module:Own-v0"
+    assert sys.path[-1] == str(own_module.parent)  # last: it hides nothing
+    length = len(sys.path)
+    assert settings_for("own_module:Own").category == "Other"
+    assert len(sys.path) == length
+    with pytest.raises(
+        ValueError,
+        match=r"no environment is named 'own_module:Onw-v0' \(importing own_module does not register it\); "
+        "close matches: own_module:Own-v0",
+    ):
+        resolve_env_id("own_module:Onw-v0")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def", "SyntaxError: "),
+        ("import nowhere", "ModuleNotFoundErr"),
+    ],
+)
+def test_a_module_that_cannot_be_imported(own_module, text, problem):
+    own_module.write_text(text)
+    with pytest.raises(ValueError, match=f"'own_module:Own-v0' names a module that cannot be imported: {problem}"):
+        resolve_env_id("own_module:Own-v0")
+
+
 @pytest.mark.parametrize(
     ("env_id", "error", "message"),
     [
@@ -245,6 +284,7 @@ def test_versions_are_those_installed(monkeypatch):
         raise metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(metadata, "version", not_installed)
+    monkeypatch.setattr(tasks, "_installed_version", tasks._installed_version.__wrapped__)  # it remembers
     assert set(simulator_versions()) == {"python"}
 
 

@@ -34,7 +34,7 @@ class NoSink:
 
     name = "nothing"
 
-    def __init__(self, run_dir, last_frame):
+    def __init__(self, run_dir, last_frame, config):
         pass
 
     def log(self, frame, metrics):

@@ -1,0 +1,435 @@
+"""SAC-Hybrid: SAC with a learned switch beside the action (Yu, Xu, Zhang, arXiv:2104.06521), in one readable file.
+
+After H-MPO: at every frame the policy gives a new action a_hat and, independently of it, a coin b that says whether to
+execute a_hat or to repeat a_prev. Critics see s, a_prev and a_hat and have one value for each b. Targets span N frames,
+by Retrace; with `--td-operator compare-through` they are TAAC's, and the method is SAC-Hybrid-CompThr.
+
+    python agents/sac_hybrid_continuous.py --env-id MountainCarContinuous-v0 --window 3
+    python agents/sac_hybrid_continuous.py --td-operator compare-through
+
+What the paper leaves open (docs/sac_hybrid.md): lambda, `--retrace-lambda`, is 1; where the behaviour repeated, a trace
+compares the switches alone (`--trace-of executed`), because a_hat was not executed then; `joint` compares both always.
+Sums over b are exact. There is no code of the authors to compare with.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli
+
+from taac_wrappers import AdaptiveNormalizer, HybridActionWrapper, PrevActionWrapper, RepeatStatisticsWrapper
+from taac_wrappers.agent import HybridAgent, TwinCritics
+from taac_wrappers.agent.distributions import SquashedGaussian
+from taac_wrappers.agent.operators import (
+    compare_through,
+    continuous_entropy_target,
+    discrete_entropy_target,
+    retrace,
+)
+from taac_wrappers.training.arguments import bad_input, check_common, command_line, pick_device
+from taac_wrappers.training.batch import Batch
+from taac_wrappers.training.envs import make_vector_env, random_action
+from taac_wrappers.training.finite import CHECK_INTERVAL, require_finite
+from taac_wrappers.training.replay import SequenceReplay, Windows
+from taac_wrappers.training.run import Run
+from taac_wrappers.training.state import Counters, TrainingState
+from taac_wrappers.training.tasks import settings_for
+
+METHOD = "sac_hybrid"
+LOG_INTERVAL = 500  # frames
+
+
+@dataclass
+class Args:
+    env_id: str = "MountainCarContinuous-v0"
+    """any Gymnasium id with Box actions, yours as mymodule:MyEnv-v0; the defaults below are the paper's for its kind"""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """arguments of the environment as JSON, such as '{"frame_skip": 2}'"""
+    seed: int = 0
+    """of everything: networks, environments, replay, exploration"""
+    total_frames: int = 0
+    """frames (inner environment steps, all environments together) to train for"""
+    num_envs: int = 1
+    """environments stepped together"""
+    env_engine: Literal["sync", "async", "envpool"] = "sync"
+    """one after the other, each in a worker process, or by envpool (fast; its physics differ from evaluation's)"""
+    env_timeout: float = 60.0
+    """seconds that an environment of `--env-engine async` may take for one step"""
+    on_env_error: Literal["stop", "restart"] = "stop"
+    """if an environment fails: save and stop, or replace it and forget its unfinished episode"""
+    batch_size: int = 256
+    """windows per update"""
+    buffer_size: int = 100_000
+    """frames kept in the replay, all environments together"""
+    window: int = 3
+    """N: the most transitions that one target may span"""
+    gamma: float = 0.99
+    """discount per frame"""
+    tau: float = 0.005
+    """how far each target update moves the target critics"""
+    target_interval: int = 1
+    """updates between target updates"""
+    learning_rate: float = 1e-4
+    """of the one Adam optimizer for everything"""
+    learning_starts: int = 10_000
+    """frames collected with random actions before the first update"""
+    updates_per_iteration: int = 1
+    """updates after every `frames-per-iteration` frames"""
+    frames_per_iteration: int = 1
+    """frames, all environments together, between rounds of updates"""
+    hidden: tuple[int, ...] = (256, 256)
+    """hidden layers of the actor and of each critic"""
+    log_std_min: float = -20.0
+    """lower clamp of the actor's log standard deviation"""
+    reward_clip: float | None = 5.0
+    """rewards are normalized and clipped to +- this; None: used as they are"""
+    action_delta: float = 0.1
+    """entropy target of the actor: uniform on this fraction of the action range"""
+    switch_delta: float = 0.05
+    """entropy target of the switch: this much probability for its less likely choice"""
+    td_operator: Literal["retrace", "compare-through"] = "retrace"
+    """SAC-Hybrid or SAC-Hybrid-CompThr"""
+    retrace_lambda: float = 1.0
+    """how far traces reach at most: 0 is SAC, 1 cuts them only where the policy has left the recorded action"""
+    trace_of: Literal["executed", "joint"] = "executed"
+    """whose densities a trace compares where the behaviour repeated: the switch's alone, or those of both"""
+    eval_interval: int = 2_500
+    """frames between evaluations"""
+    eval_episodes: int = 10
+    """episodes of each evaluation"""
+    final_episodes: int = 100
+    """episodes of the last evaluation"""
+    stop_at_score: float | None = None
+    """stop when two evaluations in a row reach this score"""
+    checkpoint_interval: int = 10_000
+    """frames between checkpoints"""
+    run_dir: Path | None = None
+    """the run's folder; runs/<env>__<method>__<seed>__<time> if not given"""
+    resume: Path | None = None
+    """the folder of a run to continue"""
+    track: bool = False
+    """log to Weights & Biases too (offline if there is no key or network)"""
+    wandb_project: str = "taac_wrappers"
+    """Weights & Biases project"""
+    wandb_entity: str | None = None
+    """Weights & Biases entity"""
+    capture_video: bool = False
+    """film one episode at every evaluation"""
+    device: str = "auto"
+    """cpu, cuda, or auto: a GPU where there is one"""
+    threads: int = 1
+    """CPU threads of the learner"""
+    compile: bool = False
+    """compute gradients through torch.compile: half a minute at the start, then faster (needs a C++ compiler)"""
+
+    @classmethod
+    def for_task(cls, env_id: str) -> Args:
+        """The paper's settings for this task, or sensible ones for an environment it did not use."""
+        settings = vars(settings_for(env_id))
+        return cls(
+            env_id=env_id, **{name: value for name, value in settings.items() if name in cls.__dataclass_fields__}
+        )
+
+
+def check(args: Args) -> None:
+    check_common(args)
+    if not 0 <= args.retrace_lambda <= 1:
+        raise ValueError(f"--retrace-lambda must be in [0, 1], got {args.retrace_lambda}")
+    if args.td_operator != "retrace" and (args.retrace_lambda, args.trace_of) != (1, "executed"):
+        raise ValueError(f"--retrace-lambda and --trace-of belong to --td-operator retrace, got {args.td_operator}")
+
+
+def wrap(env: gym.Env, args: Args | None = None, explore: bool = False) -> gym.Env:
+    """The method's environment side."""
+    env = HybridActionWrapper(env)  # the agent answers {"action": a_hat, "switch": b}: execute a_hat, or repeat
+    env = PrevActionWrapper(env, flatten=False)  # and sees {"observation": s, "prev_action": what was executed}
+    return RepeatStatisticsWrapper(env)
+
+
+def make_agent(args: Args, observation_space, action_space) -> HybridAgent:
+    return HybridAgent(observation_space, action_space, hidden=args.hidden, log_std_min=args.log_std_min)
+
+
+def recorded_space(agent: HybridAgent) -> gym.Space:
+    switch, log_probs = gym.spaces.Box(0, 1, (), np.int64), gym.spaces.Box(-np.inf, np.inf, (2,))
+    return gym.spaces.Dict({"action": agent.action_box, "switch": switch, "log_probs": log_probs})
+
+
+def recorded_action(agent: HybridAgent, observation, action, infos: Mapping[str, Any], is_random: bool):
+    """What the replay keeps of an action, beside what followed: a_hat even if it repeated, b, and their likelihoods."""
+    if is_random:
+        uniform = -np.log(agent.action_box.high - agent.action_box.low).sum(), np.log(0.5)
+        log_probs = np.tile(uniform, (len(action["switch"]), 1))
+    else:
+        log_probs = agent.log_probs(observation, action)
+    return {**action, "log_probs": log_probs}
+
+
+# --- Learning: every function below is one block of the paper --------------------------------------------------------
+
+
+@dataclass
+class Decisions:
+    """Both parts of the current policy at every state, and a sample of the action."""
+
+    policy: SquashedGaussian  # pi(a_hat | s, a_prev)
+    switch: Bernoulli  # pi(b | s, a_prev)
+    action: Tensor  # [B, A] a_hat ~ pi(. | s, a_prev)
+    log_prob: Tensor  # [B] its log density
+
+    @property
+    def beta(self) -> Tensor:
+        """Probability of b = 1, [B]."""
+        return self.switch.probs
+
+
+def decide(agent: HybridAgent, observation: Mapping[str, Tensor]) -> Decisions:
+    policy, switch = agent.policies(observation)
+    return Decisions(policy, switch, *policy.sample_with_log_prob())
+
+
+def td_target(args: Args, agent: HybridAgent, target_critics: TwinCritics, batch: Batch) -> Tensor:
+    """Targets of the trained transitions, [M]. Both entropies are rewards, also at the last state, as SAC's is."""
+    at = decide(agent, batch.next_observation)
+    q_repeat, q_new = target_critics.minimum(batch.next_observation, at.action).unbind(-1)
+    entropy_bonus = agent.log_action_temperature.exp() * -at.log_prob
+    entropy_bonus = entropy_bonus + agent.log_switch_temperature.exp() * at.switch.entropy()
+    reward = batch.reward + batch.discount * batch.to_rows(entropy_bonus)
+    if args.td_operator == "compare-through":
+        values = batch.to_rows(at.beta), batch.to_rows(q_repeat), batch.to_rows(q_new)
+        target = compare_through(reward, batch.terminated, batch.truncated, batch.repeated, *values, batch.discount)
+    else:
+        value = at.beta * q_new + (1 - at.beta) * q_repeat
+        every_q = target_critics.minimum(batch.next_observation, batch.next_action["action"])
+        q_recorded = of_switch(every_q, batch.next_action["switch"])
+        q = batch.to_rows(q_recorded).roll(1, dims=0)  # Q(s_k, a_k) stands in row k; that of row 0 does not matter
+        ends = batch.truncated | batch.window_ends
+        values = q, batch.to_rows(value), batch.to_rows(trace(args, at, batch.next_action))
+        target = retrace(reward, batch.terminated, ends, *values, batch.discount)
+    return batch.of_trained(target)
+
+
+def trace(args: Args, at: Decisions, recorded: Mapping[str, Tensor]) -> Tensor:
+    """How far the policy, too, would take the recorded actions, [K]."""
+    switched = recorded["switch"] == 1
+    action_ratio = at.policy.log_prob(recorded["action"]) - recorded["log_probs"][:, 0]
+    switch_ratio = at.switch.log_prob(recorded["switch"].float()) - recorded["log_probs"][:, 1]
+    if args.trace_of == "executed":
+        action_ratio = torch.where(switched, action_ratio, 0.0)
+    return args.retrace_lambda * (action_ratio + switch_ratio).clamp(max=0).exp()
+
+
+def of_switch(q: Tensor, switch: Tensor) -> Tensor:
+    """The value that belongs to each switch: ``[..., B, 2]`` to ``[..., B]``."""
+    return torch.where(switch == 1, q[..., 1], q[..., 0])
+
+
+def critic_loss(agent: HybridAgent, batch: Batch, target: Tensor) -> Tensor:
+    """Squared TD error of both critics, for the switch that was recorded."""
+    q = of_switch(agent.critics(batch.observation, batch.action["action"]), batch.action["switch"])
+    assert q.shape == (2, *target.shape)
+    return (q - target).square().sum(0).mean()
+
+
+def actor_loss(agent: HybridAgent, batch: Batch, at: Decisions) -> Tensor:
+    """SAC's loss for both parts: the action at the present switch, and the switch at the values of the action."""
+    action_temperature = agent.log_action_temperature.detach().exp()
+    switch_temperature = agent.log_switch_temperature.detach().exp()
+    q_repeat, q_new = agent.critics.minimum(batch.observation, at.action).unbind(-1)
+    assert q_new.shape == at.log_prob.shape
+    beta = at.beta.detach()
+    of_action = action_temperature * at.log_prob - (beta * q_new + (1 - beta) * q_repeat)
+    expected_q = at.beta * q_new.detach() + (1 - at.beta) * q_repeat.detach()
+    of_switch = -expected_q - switch_temperature * at.switch.entropy()
+    return (of_action + of_switch).mean()
+
+
+def temperature_loss(agent: HybridAgent, at: Decisions, entropy_targets: tuple[float, float]) -> Tensor:
+    """Each temperature falls while its entropy is above the target and rises while it is below."""
+    switch_target, action_target = entropy_targets
+    switch_surplus = at.switch.entropy().detach().mean() - switch_target
+    action_surplus = -at.log_prob.detach().mean() - action_target
+    return agent.log_switch_temperature * switch_surplus + agent.log_action_temperature * action_surplus
+
+
+def entropy_targets_of(args: Args, agent: HybridAgent) -> tuple[float, float]:
+    """Of the switch and of the action."""
+    switch_target = discrete_entropy_target(2, args.switch_delta)
+    return switch_target, continuous_entropy_target(agent.action_box.low, agent.action_box.high, args.action_delta)
+
+
+def figures_of(agent: HybridAgent, at: Decisions) -> dict[str, Tensor]:
+    """What to log of the policy."""
+    return {
+        "losses/switch_probability": at.beta,
+        "losses/switch_entropy": at.switch.entropy(),
+        "losses/switch_temperature": agent.log_switch_temperature.exp(),
+        "losses/action_entropy": -at.log_prob,
+        "losses/action_temperature": agent.log_action_temperature.exp(),
+    }
+
+
+def draw_windows(args: Args, replay: SequenceReplay) -> Windows:
+    """Compare-through needs what follows a transition only while the behaviour repeated its action."""
+    follow: Literal["repeats", "episode"] = "repeats" if args.td_operator == "compare-through" else "episode"
+    return replay.sample(args.batch_size, args.window, follow=follow)
+
+
+def learned_reward(args: Args, normalizer: AdaptiveNormalizer | None, windows: Windows) -> np.ndarray:
+    """Rewards as they are learned from, [N, B]."""
+    if normalizer is None:
+        return windows.reward
+    normalizer.update(windows.reward[0])  # the starts are a uniform sample of the replay, deeper rows are not
+    return normalizer.normalize(windows.reward)
+
+
+class Learner:
+    """The networks' training state, and one update of it."""
+
+    def __init__(self, args: Args, agent: HybridAgent):
+        self.args, self.agent = args, agent
+        self.target_critics = copy.deepcopy(agent.critics).requires_grad_(False)
+        self.policy_parameters = [*agent.actor.parameters(), *agent.parameters(recurse=False)]  # and the temperatures
+        self.optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-7, fused=True)
+        self.normalizer = None if args.reward_clip is None else AdaptiveNormalizer(clip=args.reward_clip)
+        self.entropy_targets = entropy_targets_of(args, agent)
+        if args.compile:
+            from taac_wrappers.training.compilation import compiled
+
+            self.critic_gradients = compiled(self.critic_gradients)  # type: ignore[method-assign]
+            self.policy_gradients = compiled(self.policy_gradients)  # type: ignore[method-assign]
+
+    def sample(self, replay: SequenceReplay) -> Batch:
+        windows = draw_windows(self.args, replay)
+        require_finite({"a reward in the replay": windows.reward})
+        return Batch(windows, learned_reward(self.args, self.normalizer, windows), self.agent.device)
+
+    def update(self, batch: Batch, counters: Counters) -> dict[str, Tensor]:
+        """One step of everything; what it returns is averaged by whoever looks at it."""
+        self.optimizer.zero_grad()
+        metrics = self.critic_gradients(batch)
+        self.optimizer.step()  # of whatever has a gradient: here the critics, below all others
+
+        # The policy is trained by what the critics have become, where they were just trained (docs/sac.md says why).
+        self.optimizer.zero_grad()
+        metrics |= self.policy_gradients(batch)
+        self.optimizer.step()
+
+        counters.updates += 1
+        if counters.updates % self.args.target_interval == 0:
+            with torch.no_grad():
+                online = self.agent.critics.parameters()
+                for target_weight, weight in zip(self.target_critics.parameters(), online, strict=True):
+                    target_weight.lerp_(weight, self.args.tau)
+        return metrics
+
+    def critic_gradients(self, batch: Batch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            target = td_target(self.args, self.agent, self.target_critics, batch)
+        loss_q = critic_loss(self.agent, batch, target)
+        loss_q.backward()
+        return {"losses/critic": loss_q.detach(), "losses/q_values": target}
+
+    def policy_gradients(self, batch: Batch) -> dict[str, Tensor]:
+        at = decide(self.agent, batch.observation)
+        loss_pi = actor_loss(self.agent, batch, at)
+        loss_alpha = temperature_loss(self.agent, at, self.entropy_targets)
+        (loss_pi + loss_alpha).backward(inputs=self.policy_parameters)  # not those of the critics
+        figures = {"losses/actor": loss_pi, "losses/temperature": loss_alpha, **figures_of(self.agent, at)}
+        return {name: value.detach() for name, value in figures.items()}
+
+
+# --- Training --------------------------------------------------------------------------------------------------------
+
+
+def main(args: Args) -> int:
+    """Train; returns the exit code. The run's folder holds everything that came of it."""
+    with bad_input():  # nothing is written before all of this has worked
+        check(args)
+        run = Run(args, METHOD, partial(wrap, args=args))
+        torch.manual_seed(args.seed)
+        torch.set_num_threads(args.threads)
+        envs = make_vector_env(
+            run.env_id,
+            args.num_envs,
+            partial(wrap, args=args, explore=True),
+            engine=args.env_engine,
+            on_error=args.on_env_error,
+            timeout=args.env_timeout,
+            seed=args.seed,
+            env_kwargs=args.env_kwargs,
+        )
+        observation_space = envs.single_observation_space
+        agent = make_agent(args, observation_space, envs.single_action_space).to(pick_device(args.device))
+        learner = Learner(args, agent)
+        state = TrainingState(
+            modules={"agent": agent, "target_critics": learner.target_critics},
+            optimizer=learner.optimizer,
+            normalizer=learner.normalizer,
+            replay=SequenceReplay(
+                observation_space,
+                recorded_space(agent),
+                capacity=args.buffer_size,
+                num_envs=args.num_envs,
+                seed=args.seed,
+            ),
+            envs=envs,
+            rng=np.random.default_rng([args.seed, 1]),
+        )
+        observation = run.start(state)
+
+    replay, counters = state.replay, state.counters
+    discount = np.full(args.num_envs, args.gamma)  # unless a wrapper reports that of a decision of several frames
+    with run:
+        run.catch_up(counters, agent)
+        while run.goes_on(counters):
+            # Act once in every environment: at random at first, then by the policy.
+            is_random = counters.frames < args.learning_starts
+            action = random_action(state.rng, envs.action_space) if is_random else agent.act(observation)
+            next_observation, reward, terminated, truncated, infos = envs.step(action)
+            replay.add(
+                recorded_action(agent, observation, action, infos, is_random),
+                reward,
+                terminated,
+                truncated,
+                next_observation,
+                repeated=infos["repeated"],
+                discount=infos.get("discount", discount),
+            )
+            observation = next_observation
+            counters.count(infos["frames"])
+            if (done := terminated | truncated | envs.faulty).any():
+                run.log_episodes(counters.frames, infos)
+                replay.forget(envs.faulty)  # failed in the middle of an episode
+                observation, _ = envs.reset(options={"reset_mask": done})
+                replay.start(observation, done)
+
+            # Learn: as many updates as these frames call for.
+            if counters.frames >= args.learning_starts and not replay.empty:
+                for _ in range(counters.due(args.frames_per_iteration) * args.updates_per_iteration):
+                    state.metrics = learner.update(learner.sample(replay), counters)
+                    if counters.updates % CHECK_INTERVAL == 0:
+                        state.check_finite()
+
+            if counters.due(LOG_INTERVAL):
+                run.log_progress(counters, state.averages())
+            if counters.due(args.eval_interval) and counters.updates:
+                run.evaluate(counters, agent)
+            if counters.due(args.checkpoint_interval):
+                run.save(state, agent)
+
+        return run.finish(state, agent)
+
+
+if __name__ == "__main__":
+    command_line(Args, main)
