@@ -129,10 +129,9 @@ def check(args: Args) -> None:
     check_common(args)
 
 
-def wrap(env: gym.Env, args: Args | None = None, explore: bool = False) -> gym.Env:
+def wrap(env: gym.Env, args: Args, explore: bool = False) -> gym.Env:
     """The method's environment side: exploration, in training only."""
     if explore:
-        assert args is not None
         frames = max(1, args.total_frames // args.num_envs // 10)
         env = ZetaRepeatWrapper(env, epsilon=(1.0, 0.01, frames), mu=2.0, max_repeat=args.window)
     return RepeatStatisticsWrapper(env)

@@ -248,10 +248,10 @@ def actor_loss(agent: HybridAgent, batch: Batch, at: Decisions) -> Tensor:
     q_repeat, q_new = agent.critics.minimum(batch.observation, at.action).unbind(-1)
     assert q_new.shape == at.log_prob.shape
     beta = at.beta.detach()
-    of_action = action_temperature * at.log_prob - (beta * q_new + (1 - beta) * q_repeat)
+    action_loss = action_temperature * at.log_prob - (beta * q_new + (1 - beta) * q_repeat)
     expected_q = at.beta * q_new.detach() + (1 - at.beta) * q_repeat.detach()
-    of_switch = -expected_q - switch_temperature * at.switch.entropy()
-    return (of_action + of_switch).mean()
+    switch_loss = -switch_temperature * at.switch.entropy() - expected_q
+    return (action_loss + switch_loss).mean()
 
 
 def temperature_loss(agent: HybridAgent, at: Decisions, entropy_targets: tuple[float, float]) -> Tensor:

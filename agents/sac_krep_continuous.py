@@ -137,9 +137,8 @@ def check(args: Args) -> None:
         raise ValueError(f"--window must be at least 2, or there is no duration to choose, got {args.window}")
 
 
-def wrap(env: gym.Env, args: Args | None = None, explore: bool = False) -> gym.Env:
+def wrap(env: gym.Env, args: Args, explore: bool = False) -> gym.Env:
     """The method's environment side: the agent answers {"action": a, "repeat": K}, and rewards are summed."""
-    assert args is not None
     env = KRepWrapper(env, args.window, gamma=args.gamma)  # reports gamma^frames, to bootstrap with
     return RepeatStatisticsWrapper(env)
 

@@ -132,9 +132,8 @@ def check(args: Args) -> None:
         raise ValueError("--gamma must be below 1 where sums of rewards are normalized (--reward-clip), got 1")
 
 
-def wrap(env: gym.Env, args: Args | None = None, explore: bool = False) -> gym.Env:
+def wrap(env: gym.Env, args: Args, explore: bool = False) -> gym.Env:
     """The method's environment side: every action is held for N frames, and rewards are summed."""
-    assert args is not None
     env = NRepeatWrapper(env, args.window, gamma=args.gamma)  # reports gamma^frames, to bootstrap with
     return RepeatStatisticsWrapper(env)
 
