@@ -30,14 +30,15 @@ from torch import Tensor
 from taac_wrappers import AdaptiveNormalizer, KRepWrapper, RepeatStatisticsWrapper
 from taac_wrappers.agent import KRepAgent, TwinCritics
 from taac_wrappers.agent.operators import continuous_entropy_target, discrete_entropy_target
-from taac_wrappers.training.arguments import bad_input, check_common, command_line, pick_device
+from taac_wrappers.training.arguments import bad_input, check_common, command_line, has_accelerator, pick_device
 from taac_wrappers.training.batch import Batch
 from taac_wrappers.training.envs import make_vector_env, random_action
 from taac_wrappers.training.finite import CHECK_INTERVAL, require_finite
+from taac_wrappers.training.hindsight import make_replay
 from taac_wrappers.training.replay import SequenceReplay, Windows
 from taac_wrappers.training.run import Run
 from taac_wrappers.training.state import Counters, TrainingState
-from taac_wrappers.training.tasks import settings_for
+from taac_wrappers.training.tasks import SettingsName, settings_by_default, settings_for
 
 METHOD = "sac_krep"
 LOG_INTERVAL = 500  # frames
@@ -47,6 +48,8 @@ LOG_INTERVAL = 500  # frames
 class Args:
     env_id: str = "MountainCarContinuous-v0"
     """any Gymnasium id with Box actions, yours as mymodule:MyEnv-v0; the defaults below are the paper's for its kind"""
+    settings: SettingsName = "paper"
+    """the paper's defaults, or, where these take days on a CPU, such as learn there within an evening"""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """arguments of the environment as JSON, such as '{"frame_skip": 2}'"""
     seed: int = 0
@@ -91,6 +94,10 @@ class Args:
     """entropy target of the actor: uniform on this fraction of the action range"""
     repeat_delta: float = 0.2
     """entropy target of the duration: this much probability for all but the likeliest one"""
+    her: float = 0.0
+    """hindsight: share of the sampled windows that get a goal which was achieved later on (goal environments)"""
+    target_range: tuple[float, float] | None = None
+    """clamp targets to these possible returns; None: not at all"""
     eval_interval: int = 2_500
     """frames between evaluations"""
     eval_episodes: int = 10
@@ -121,12 +128,12 @@ class Args:
     """compute gradients through torch.compile: half a minute at the start, then faster (needs a C++ compiler)"""
 
     @classmethod
-    def for_task(cls, env_id: str) -> Args:
-        """The paper's settings for this task, or sensible ones for an environment it did not use."""
-        settings = vars(settings_for(env_id))
-        return cls(
-            env_id=env_id, **{name: value for name, value in settings.items() if name in cls.__dataclass_fields__}
-        )
+    def for_task(cls, env_id: str, settings: SettingsName | None = None) -> Args:
+        """The paper's settings for this task, those for a laptop, or sensible ones for another environment."""
+        settings = settings or settings_by_default(env_id, has_accelerator())
+        values = vars(settings_for(env_id, settings)) | {"her": 0.0}  # sums of rewards know no other goal
+        known = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
+        return cls(env_id=env_id, settings=settings, **known)
 
 
 def check(args: Args) -> None:
@@ -293,6 +300,8 @@ class Learner:
     def critic_gradients(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
             target = td_target(self.args, self.agent, self.target_critics, batch)
+            if self.args.target_range is not None:
+                target = target.clamp(*self.args.target_range)
         loss_q = critic_loss(self.agent, batch, target)
         loss_q.backward()
         return {"losses/critic": loss_q.detach(), "losses/q_values": target}
@@ -333,9 +342,11 @@ def main(args: Args) -> int:
             modules={"agent": agent, "target_critics": learner.target_critics},
             optimizer=learner.optimizer,
             normalizer=learner.normalizer,
-            replay=SequenceReplay(
+            replay=make_replay(
                 observation_space,
                 recorded_space(agent),
+                hindsight=args.her,
+                goal_env=run.make_env,
                 capacity=args.buffer_size,
                 num_envs=args.num_envs,
                 seed=args.seed,

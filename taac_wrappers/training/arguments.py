@@ -17,6 +17,7 @@ import torch
 from taac_wrappers.training.config import from_config, refuse_unasked
 from taac_wrappers.training.finite import LearningFault
 from taac_wrappers.training.signals import Interrupted, Interruption
+from taac_wrappers.training.tasks import SETTINGS_NAMES
 
 A = TypeVar("A")
 
@@ -164,11 +165,12 @@ def _defaults(args_type: Any) -> Any:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--env-id", "--env_id", default=None)
     parser.add_argument("--env-kwargs", "--env_kwargs", default=None)
+    parser.add_argument("--settings", choices=SETTINGS_NAMES, default=None)
     parser.add_argument("--resume", default=None)
     known, _ = parser.parse_known_args()
     with bad_input():
         if known.resume is None:
-            return args_type.for_task(known.env_id or args_type.env_id)
+            return args_type.for_task(known.env_id or args_type.env_id, known.settings)
         args = from_config(args_type, Path(known.resume))
         refuse_unasked("" if known.env_id else args.env_id, {} if known.env_kwargs else args.env_kwargs)
         return args
@@ -187,6 +189,10 @@ def check_common(args: Any) -> None:
     for name in ("learning_rate", "gamma", "tau"):
         if not 0 < getattr(args, name) <= 1:
             raise ValueError(f"--{name.replace('_', '-')} must be in (0, 1], got {getattr(args, name)}")
+    if not 0 <= args.her <= 1:
+        raise ValueError(f"--her must be a share, in [0, 1], got {args.her}")
+    if args.target_range is not None and not args.target_range[0] < args.target_range[1]:
+        raise ValueError(f"--target-range must be a lower and a higher number, got {args.target_range}")
     if args.learning_starts < args.num_envs:
         raise ValueError(f"--learning-starts must be at least one frame per env, got {args.learning_starts}")
     if args.batch_size > args.buffer_size:
@@ -203,10 +209,15 @@ def check_common(args: Any) -> None:
         )
 
 
+def has_accelerator() -> bool:
+    """Whether ``--device auto`` would find a GPU."""
+    return torch.cuda.is_available()
+
+
 def pick_device(name: str) -> torch.device:
     """``auto`` is a GPU where there is one; anything else is torch's name for a device."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if has_accelerator() else "cpu")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # torch knows names of devices that are not there, or hold no numbers

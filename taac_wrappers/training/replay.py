@@ -238,11 +238,14 @@ class SequenceReplay:
             if not len(column):
                 break
             position[k, column] = slot
+        return self._read_windows(position, train_on)
 
+    def _read_windows(self, position: np.ndarray, train_on: Literal["first", "all"]) -> Windows:
+        """The windows whose transitions stand in the slots ``position`` ``[N, B]``."""
         valid = position >= 0
         index = valid.reshape(-1).nonzero()[0]
         transition = position.reshape(-1)[index]
-        trained = transition if train_on == "all" else transition[:batch_size]
+        trained = transition if train_on == "all" else transition[: position.shape[1]]
         following = self._next_slot(transition)
 
         def rows(storage: np.ndarray) -> np.ndarray:

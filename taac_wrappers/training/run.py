@@ -83,7 +83,7 @@ class Run:
             observation, extra = self._begin(state) if self.folder.loaded is None else self._restore(state)
             if state.envs.stop_reason is not None:
                 raise ValueError(state.envs.stop_reason)
-            self.eval_env = self._make_env()
+            self.eval_env = self.make_env()
             opened.callback(lambda: self.eval_env.close())  # whichever it is by then
             require_statistics(self.eval_env)
             if self.args.capture_video:  # fail now rather than at the first evaluation
@@ -102,6 +102,7 @@ class Run:
                 )
             opened.callback(self._close_tracker)
             self._warn_of_long_episodes()
+            self._tell_settings()
             self.progress = Progress(self.env_id, self.args.total_frames, state.counters.frames)
             opened.callback(self.progress.close)
             self._state = state
@@ -115,6 +116,14 @@ class Run:
             print(
                 f"warning: {self.env_id} has no time limit (max_episode_steps): episodes that do not end by themselves "
                 f"never end in training, and are cut at {LONGEST_EPISODE} frames in evaluation",
+                file=sys.stderr,
+            )
+
+    def _tell_settings(self) -> None:
+        if self.args.settings == "laptop" and not self.folder.resuming:
+            print(
+                f"settings for a computer without an accelerator: {self.args.num_envs} environments, batches of "
+                f"{self.args.batch_size}, hindsight {self.args.her:g}; the paper's with --settings paper",
                 file=sys.stderr,
             )
 
@@ -234,7 +243,7 @@ class Run:
 
     # --- Evaluation
 
-    def _make_env(self, longest: int = LONGEST_EPISODE, **options: Any) -> gym.Env:
+    def make_env(self, longest: int = LONGEST_EPISODE, **options: Any) -> gym.Env:
         """One more environment like those of training, but with an end to its episodes."""
         return make_env(self.env_id, self._wrap, env_kwargs=self.args.env_kwargs, longest_episode=longest, **options)
 
@@ -280,12 +289,12 @@ class Run:
         except EnvFault as fault:
             tqdm.write(f"evaluation at frame {frame} failed: {self.env_id} {fault}", file=sys.stderr)
             self.eval_env.close()
-            self.eval_env = self._make_env()
+            self.eval_env = self.make_env()
 
     def _film(self, frame: int, agent: Agent) -> None:
         folder = self.folder.path / "videos" / f"frame-{frame}"
         try:
-            env = self._make_env(LONGEST_FILM, video_folder=folder)
+            env = self.make_env(LONGEST_FILM, video_folder=folder)
             with self.progress.during("filming"), contextlib.closing(env):  # which writes the video
                 try:
                     self._watched(agent, env, 1, self.args.seed, "filming")

@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, get_env_id, parse_env_id
@@ -68,6 +68,10 @@ class Settings:
     """Clip Q(new) - Q(repeat) to at least 0, which biases the switch towards acting."""
     eval_interval: int
     eval_episodes: int
+    her: float = 0.0
+    """Share of the sampled windows that get a goal in hindsight."""
+    target_range: tuple[float, float] | None = None
+    """Targets are clamped to these possible returns."""
 
 
 _SIMPLE_CONTROL = Settings(
@@ -171,6 +175,42 @@ SETTINGS: dict[str, Settings] = {
     ),
 }
 
+LAPTOP: dict[str, Settings] = {
+    # One update for every four frames instead of 48, but of a twentieth of the transitions, and hindsight. Without
+    # normalization rewards are -1 and 0, so that a return is between -1 / (1 - gamma) and 0.
+    "Manipulation": replace(
+        SETTINGS["Manipulation"],
+        total_frames=1_000_000,
+        num_envs=8,
+        buffer_size=1_000_000,
+        batch_size=256,
+        tau=0.005,
+        target_interval=1,
+        frames_per_iteration=4,
+        updates_per_iteration=1,
+        learning_starts=2_000,
+        reward_clip=None,
+        eval_interval=20_000,
+        her=0.8,
+        target_range=(-50.0, 0.0),
+    ),
+    "Terrain": replace(
+        SETTINGS["Terrain"],
+        total_frames=1_000_000,
+        num_envs=4,
+        learning_rate=3e-4,
+        buffer_size=1_000_000,
+        batch_size=256,
+        frames_per_iteration=2,
+        learning_starts=10_000,
+        eval_interval=20_000,
+    ),
+}
+"""Of the categories whose settings in the paper keep a CPU busy for days: what learns there within an evening."""
+
+SettingsName = Literal["paper", "laptop"]
+SETTINGS_NAMES: tuple[SettingsName, ...] = ("paper", "laptop")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
@@ -262,19 +302,33 @@ def resolve_env_id(env_id: str) -> str:
     return resolved
 
 
-def settings_for(env_id: str) -> Settings:
+def settings_for(env_id: str, settings: SettingsName = "paper") -> Settings:
     """The settings of the task's category; those of ``"Other"`` for an environment the paper did not use.
 
-    A task is known by its name, so every version of it has the same settings, installed or not.
+    A task is known by its name, so every version of it has the same settings, installed or not. With ``"laptop"``, those
+    that suit a computer without an accelerator, where the paper's do not.
 
     >>> settings_for("FetchPush-v2").category, settings_for("Pendulum-v1").category
     ('Manipulation', 'Other')
+    >>> settings_for("FetchPush-v2").batch_size, settings_for("FetchPush-v2", "laptop").batch_size
+    (4864, 256)
     """
     task = _task_of(env_id)
     if task is not None:
-        return SETTINGS[task.category]
+        of_paper = SETTINGS[task.category]
+        return LAPTOP.get(task.category, of_paper) if settings == "laptop" else of_paper
     _resolve(env_id)  # an environment that does not exist has no settings
     return SETTINGS["Other"]
+
+
+def settings_by_default(env_id: str, has_accelerator: bool) -> SettingsName:
+    """The paper's, unless there are others for a computer like this one.
+
+    >>> settings_by_default("FetchPush-v2", has_accelerator=False), settings_by_default("Hopper-v5", False)
+    ('laptop', 'paper')
+    """
+    has_others = settings_for(env_id, "laptop") is not settings_for(env_id)
+    return "laptop" if has_others and not has_accelerator else "paper"
 
 
 def make_kwargs_for(env_id: str) -> dict[str, Any]:
