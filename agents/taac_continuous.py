@@ -268,11 +268,12 @@ def figures_of(agent: TAACAgent, at: Decisions) -> dict[str, Tensor]:
 
 
 def draw_windows(args: Args, replay: SequenceReplay) -> Windows:
-    """Compare-through needs what follows a transition only while the behaviour repeated its action."""
+    """Compare-through needs what follows a transition only while the behaviour repeated its action, N-step the end."""
     window = 1 if args.td_operator == "one-step" else args.window
     repeats_suffice = args.td_operator == "compare-through" and args.train_on == "first"
     follow: Literal["repeats", "episode"] = "repeats" if repeats_suffice else "episode"
-    return replay.sample(args.batch_size, window, follow=follow, train_on=args.train_on)
+    look_at: Literal["all", "ends"] = "ends" if args.td_operator == "n-step" else "all"
+    return replay.sample(args.batch_size, window, follow=follow, train_on=args.train_on, look_at=look_at)
 
 
 def learned_reward(args: Args, normalizer: AdaptiveNormalizer | None, windows: Windows) -> np.ndarray:

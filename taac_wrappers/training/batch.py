@@ -15,9 +15,9 @@ class Batch:
 
     ``observation`` and ``action`` ``[M]`` are those of the transitions that are trained on. ``reward``, ``discount``,
     ``terminated``, ``truncated``, ``repeated`` and ``valid`` ``[N, B]`` describe the windows they were drawn with, and
-    ``next_observation`` ``[K]`` the next states of all transitions that these hold; those of the first row come first.
-    ``next_action`` ``[K]`` is what was recorded there, if anything was. With windows of one transition, ``M``, ``K``
-    and ``B`` are the same.
+    ``next_observation`` ``[K]`` the next states of all transitions that these hold, those of the first row first (or
+    of the last transition of each alone). ``next_action`` ``[K]`` is what was recorded there, if anything was. With
+    windows of one transition, ``M``, ``K`` and ``B`` are the same.
 
     Args:
         windows: a sample of the replay.
@@ -38,16 +38,15 @@ class Batch:
         self.reward, self.discount = tensor(reward), tensor(windows.discount)
         self.terminated, self.truncated = tensor(windows.terminated), tensor(windows.truncated)
         self.repeated, self.valid = tensor(windows.repeated), tensor(windows.valid)
-        # Next states stand in the order of their transitions: counting gives their numbers.
-        self._number = tensor(windows.valid.cumsum() - 1)
+        self._next_of = tensor(windows.next_of).view(-1)
         self._trained = tensor(windows.trained)
 
     def to_rows(self, values: Tensor) -> Tensor:
-        """``[N, B]``: of every transition the value at its next state, from ``values`` ``[K]``.
+        """``[N, B]``: of every transition the value at its next state (or its window's last), of ``values`` ``[K]``.
 
         A row beyond a window's end gets a value of another one: no operator looks at it.
         """
-        return values.index_select(0, self._number).view_as(self.reward)
+        return values.index_select(0, self._next_of).view_as(self.reward)
 
     def of_trained(self, rows: Tensor) -> Tensor:
         """The entries of ``rows`` ``[N, B]`` that belong to the trained transitions, ``[M]``."""

@@ -107,9 +107,11 @@ class HindsightReplay(SequenceReplay):
         self._share, self._rules = share, rules
         self._forget_ends()
 
-    def _read_windows(self, position: np.ndarray, train_on: Literal["first", "all"]) -> Windows:
+    def _read_windows(
+        self, position: np.ndarray, train_on: Literal["first", "all"], look_at: Literal["all", "ends"]
+    ) -> Windows:
         if self._share == 0:
-            return super()._read_windows(position, train_on)
+            return super()._read_windows(position, train_on, look_at)
         column, goal = self._draw_goals(position[0])
         is_new, goal_of = np.zeros(position.shape[1], bool), np.zeros((position.shape[1], goal.shape[1]), np.float32)
         is_new[column], goal_of[column] = True, goal
@@ -125,7 +127,7 @@ class HindsightReplay(SequenceReplay):
             after_the_end[1:] = np.logical_or.accumulate(ends[:-1], axis=0)
             position = np.where(after_the_end, -1, position)
 
-        windows = super()._read_windows(position, train_on)
+        windows = super()._read_windows(position, train_on, look_at)
         windows.reward[place] = reward
         windows.reward[~windows.valid] = 0.0
         if self._rules.terminated is not None:
@@ -133,8 +135,11 @@ class HindsightReplay(SequenceReplay):
             windows.terminated = np.where(is_new, ends & windows.valid, windows.terminated)
             # Where another goal ended the recorded episode, nothing ends with this one: it is cut there, as by a limit.
             windows.truncated = np.where(is_new, ended & ~ends, windows.truncated)
-        for observation, index in ((windows.observation, windows.trained), (windows.next_observation, windows.index)):
-            of_window = index % position.shape[1]
+        column_of = np.broadcast_to(np.arange(position.shape[1]), position.shape)
+        of_next = np.zeros(len(windows.next_observation["desired_goal"]), np.int64)
+        of_next[windows.next_of[windows.valid]] = column_of[windows.valid]
+        of_trained = column_of.reshape(-1)[windows.trained]
+        for observation, of_window in ((windows.observation, of_trained), (windows.next_observation, of_next)):
             observation["desired_goal"][is_new[of_window]] = goal_of[of_window][is_new[of_window]]
         return windows
 

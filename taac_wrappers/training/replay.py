@@ -28,9 +28,10 @@ FIRST, FINAL, TERMINATED, TRUNCATED, REPEATED = (np.uint8(1 << bit) for bit in r
 class Windows:
     """``B`` windows of up to ``N`` transitions; matrices are time-major ``[N, B]``, zero where ``valid`` is false.
 
-    ``next_observation`` holds the next states ``s_{k+1}`` of all valid transitions in row-major order: the first ``B``
-    are those of row 0. ``observation`` and ``action`` describe the transitions to be trained on: row 0
-    (``train_on="first"``), or all valid ones in the order of the next states (``"all"``).
+    ``next_observation`` holds the next states ``s_{k+1}`` of all valid transitions in row-major order, so that the
+    first ``B`` are those of row 0; or, with ``look_at="ends"``, those of every window's last transition alone.
+    ``observation`` and ``action`` describe the transitions to be trained on: row 0 (``train_on="first"``), or all valid
+    ones in the same order (``"all"``).
     """
 
     observation: Structure  # [M, ...] s_k
@@ -44,7 +45,8 @@ class Windows:
     truncated: np.ndarray  # [N, B]
     repeated: np.ndarray  # [N, B] the behaviour repeated a_k at s_{k+1}, and row k + 1 records it
     valid: np.ndarray  # [N, B]
-    index: np.ndarray  # [K] flat position of each valid transition in [N, B]
+    next_of: np.ndarray  # [N, B] number, among the next states, of the transition's own, or of its window's last
+    index: np.ndarray  # flat position of each valid transition in [N, B]
 
 
 class SequenceReplay:
@@ -212,6 +214,7 @@ class SequenceReplay:
         *,
         follow: Literal["repeats", "episode"] = "repeats",
         train_on: Literal["first", "all"] = "first",
+        look_at: Literal["all", "ends"] = "all",
     ) -> Windows:
         """Draw windows whose starts are uniform over each env's transitions.
 
@@ -221,8 +224,10 @@ class SequenceReplay:
             follow: continue a window only while the recorded behaviour repeated its action (all that compare-through
                 needs), or through the whole episode. No window crosses an episode's end or the newest frame.
             train_on: which transitions' own states to return: the starts, or all of the window.
+            look_at: which next states to return: all, or only the last one of each window (all that N-step targets
+                bootstrap from).
         """
-        _check_sample(batch_size, window, follow, train_on)
+        _check_sample(batch_size, window, follow, train_on, look_at)
         env, slot = self._draw_starts(batch_size)
         position = np.full((window, batch_size), -1, np.int64)  # flat slot of each transition, -1 beyond the window
         position[0] = slot
@@ -238,15 +243,22 @@ class SequenceReplay:
             if not len(column):
                 break
             position[k, column] = slot
-        return self._read_windows(position, train_on)
+        return self._read_windows(position, train_on, look_at)
 
-    def _read_windows(self, position: np.ndarray, train_on: Literal["first", "all"]) -> Windows:
+    def _read_windows(
+        self, position: np.ndarray, train_on: Literal["first", "all"], look_at: Literal["all", "ends"]
+    ) -> Windows:
         """The windows whose transitions stand in the slots ``position`` ``[N, B]``."""
         valid = position >= 0
         index = valid.reshape(-1).nonzero()[0]
         transition = position.reshape(-1)[index]
-        trained = transition if train_on == "all" else transition[: position.shape[1]]
-        following = self._next_slot(transition)
+        length, batch_size = position.shape
+        trained = transition if train_on == "all" else transition[:batch_size]
+        if look_at == "all":
+            following, next_of = self._next_slot(transition), (valid.cumsum() - 1).reshape(valid.shape)
+        else:
+            ends = position[valid.sum(0) - 1, np.arange(batch_size)]
+            following, next_of = self._next_slot(ends), np.tile(np.arange(batch_size), (length, 1))
 
         def rows(storage: np.ndarray) -> np.ndarray:
             """``[N, B]``: of every valid transition what is stored in its slot."""
@@ -269,6 +281,7 @@ class SequenceReplay:
             truncated=flags & TRUNCATED != 0,
             repeated=repeated,
             valid=valid,
+            next_of=next_of,
             index=index,
         )
 
@@ -463,7 +476,7 @@ class SequenceReplay:
         return {**named("observation", self._observation), **named("action", self._action), **others}
 
 
-def _check_sample(batch_size: int, window: int, follow: str, train_on: str) -> None:
+def _check_sample(batch_size: int, window: int, follow: str, train_on: str, look_at: str) -> None:
     for name, value in (("batch_size", batch_size), ("window", window)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise TypeError(f"{name} must be an integer, got {value!r}")
@@ -473,6 +486,8 @@ def _check_sample(batch_size: int, window: int, follow: str, train_on: str) -> N
         raise ValueError(f"follow must be 'repeats' or 'episode', got {follow!r}")
     if train_on not in ("first", "all"):
         raise ValueError(f"train_on must be 'first' or 'all', got {train_on!r}")
+    if look_at not in ("all", "ends"):
+        raise ValueError(f"look_at must be 'all' or 'ends', got {look_at!r}")
 
 
 def _require_memory(needed: int, capacity: int) -> None:

@@ -55,14 +55,15 @@ def slow_targets(scene: Scene, candidate: np.ndarray, coins: torch.Tensor) -> np
     length, batch_size = windows.reward.shape
     values = np.zeros((3, length, batch_size))  # beta, q_repeat, q_new
     states = windows.next_observation["observation"], windows.next_observation["prev_action"]
-    for flat, observation, prev_action, new in zip(windows.index, *states, candidate, strict=True):
+    for number, (observation, prev_action, new) in enumerate(zip(*states, candidate, strict=True)):
         advantage = slow_minimum(learner.agent, observation, new) - slow_minimum(
             learner.agent, observation, prev_action
         )
         if args.clip_advantage:
             advantage = max(advantage, 0.0)
         q_repeat, q_new = (slow_minimum(targets_agent, observation, action) for action in (prev_action, new))
-        values[:, flat // batch_size, flat % batch_size] = 1 / (1 + math.exp(-advantage / 0.5)), q_repeat, q_new
+        beta = 1 / (1 + math.exp(-advantage / 0.5))
+        values[:, windows.valid & (windows.next_of == number)] = np.array([[beta], [q_repeat], [q_new]])
     torch.set_rng_state(coins)
     coin = torch.bernoulli(torch.from_numpy(values[0])).numpy()
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from taac_wrappers.training.replay import SequenceReplay, Windows
+from taac_wrappers.training.structure import mapped
 
 # A number that float32 cannot hold is among the bad ones.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")
@@ -27,6 +28,9 @@ NUMBERS = spaces.Box(-np.inf, np.inf, (2,))
 CAMERA = spaces.Dict({"image": spaces.Box(0, 255, (2, 2), np.uint8), "state": spaces.Box(-1e9, 1e9, (1,), np.float64)})
 BEFORE = spaces.Dict({"state": spaces.Box(-np.inf, np.inf, (1,)), "prev_action": ACTIONS})  # as TAAC sees it
 NO_ACTIONS: Any = ()
+LIKELY = spaces.Dict(  # what is recorded of an action may be more than itself
+    {"action": ACTIONS, "number": spaces.Box(0, 10**9, (), np.int64), "log_prob": spaces.Box(-np.inf, np.inf, ())}
+)
 
 
 @dataclass
@@ -93,6 +97,8 @@ def bad_rows(good: np.ndarray) -> list[Any]:
     if len(good) > 1:
         bad.append(good[:1])  # NumPy would write it into every env
     unfit = [256, -1, 0.5, math.nan] if good.dtype == np.uint8 else [math.nan, math.inf, -math.inf, 1e300]
+    if good.dtype == np.int64:
+        unfit.append(0.5)
     for value in unfit:
         wide = good.astype(np.float64)
         wide[..., -1] = value  # in every row: `start` looks at some of them only
@@ -106,11 +112,12 @@ def bad_flags(count: int) -> list[Any]:
     return [*bad, good[1:], np.append(good, True), good[:, None], np.ones((count, count + 1), bool), [1] * count]
 
 
-def bad_observations(good: Any) -> list[Any]:
+def bad_structures(good: Any) -> list[Any]:
     if not isinstance(good, dict):
         return [*bad_rows(good), {"observation": good}]
     one_bad = [{**good, key: bad} for key in good for bad in bad_rows(good[key])]
-    return [*one_bad, {"state": good["state"]}, {**good, "more": good["state"]}, good["state"], None]
+    name, first = next(iter(good.items()))
+    return [*one_bad, {name: first}, {**good, "more": first}, first, None]
 
 
 BAD_SAMPLES: list[dict[str, Any]] = [
@@ -127,11 +134,12 @@ class ReplayMachine(RuleBasedStateMachine):
         num_envs=st.integers(1, 3),
         kept=st.integers(3, 7),
         space=st.sampled_from([NUMBERS, CAMERA, BEFORE]),
+        action_space=st.sampled_from([ACTIONS, LIKELY]),
         seed=st.integers(0, 9),
         begins=st.integers(0, 3),
     )
-    def build(self, data, num_envs, kept, space, seed, begins):
-        self.space, self.num_envs, self.kept = space, num_envs, kept
+    def build(self, data, num_envs, kept, space, action_space, seed, begins):
+        self.space, self.action_space, self.num_envs, self.kept = space, action_space, num_envs, kept
         self.replay = self.empty(seed, spare=data.draw(st.integers(0, num_envs - 1), label="spare"))
         self.streams = [Stream() for _ in range(num_envs)]
         self.number = 0
@@ -141,7 +149,7 @@ class ReplayMachine(RuleBasedStateMachine):
 
     def empty(self, seed: int, spare: int = 0) -> SequenceReplay:
         capacity = self.kept * self.num_envs + spare  # what is left over by the division is not used
-        return SequenceReplay(self.space, ACTIONS, capacity=capacity, num_envs=self.num_envs, seed=seed)
+        return SequenceReplay(self.space, self.action_space, capacity=capacity, num_envs=self.num_envs, seed=seed)
 
     def fresh(self) -> int:
         self.number += 1
@@ -157,6 +165,14 @@ class ReplayMachine(RuleBasedStateMachine):
             return {"state": numbers[:, None].astype(dtype), "prev_action": before}
         image = np.broadcast_to((numbers % 251)[:, None, None], (len(numbers), 2, 2))
         return {"image": image.astype(np.uint8), "state": numbers[:, None].astype(dtype)}
+
+    def recorded(self, frames: list[Frame], dtype: Any = np.float32) -> Any:
+        """What is recorded of the actions of these frames."""
+        action = np.array([frame.action for frame in frames], dtype).reshape(-1, 2)
+        if self.action_space is ACTIONS:
+            return action
+        number = np.array([frame.next_observation for frame in frames], np.int64)
+        return {"action": action, "number": number, "log_prob": (-0.5 * number).astype(dtype)}
 
     @property
     def waits(self) -> list[bool]:
@@ -204,9 +220,9 @@ class ReplayMachine(RuleBasedStateMachine):
             return np.array([getattr(frame, name) for frame in frames], dtype)
 
         following = self.shown(column("next_observation"), dtype, [frame.action for frame in frames])
-        numbers = {name: column(name, dtype) for name in ("action", "reward", "discount")}
+        numbers = {name: column(name, dtype) for name in ("reward", "discount")}
         flags = {name: column(name) for name in ("terminated", "truncated", "repeated")}
-        return {**numbers, **flags, "next_observation": following}
+        return {"action": self.recorded(frames, dtype), **numbers, **flags, "next_observation": following}
 
     @rule(mask=st.lists(st.booleans(), min_size=3, max_size=3))
     def interrupt(self, mask):
@@ -262,8 +278,8 @@ class ReplayMachine(RuleBasedStateMachine):
         if name in ("terminated", "truncated", "repeated"):
             choices = bad_flags(self.num_envs)
         else:
-            choices = (bad_observations if name == "next_observation" else bad_rows)(arguments[name])
-        says = f"{name}(: image|: state|: prev_action)? must .*got"
+            choices = (bad_structures if name in ("action", "next_observation") else bad_rows)(arguments[name])
+        says = rf"{name}(: \w+)? must .*got"
         says = "every env must have been started" if any(self.waits) else says
         for bad in some(data, choices):
             with refused(self.replay, says=says):
@@ -271,7 +287,8 @@ class ReplayMachine(RuleBasedStateMachine):
 
     def some_frame(self, dtype: Any) -> dict[str, Any]:
         count = self.num_envs
-        numbers = {"action": np.ones((count, 2), dtype), "reward": np.ones(count, dtype), "discount": np.ones(count)}
+        action = self.recorded([Frame(7, (0, 0), (1, 1), False, 0, 0, False, False, 7)] * count, dtype)
+        numbers = {"action": action, "reward": np.ones(count, dtype), "discount": np.ones(count)}
         flags = dict.fromkeys(("terminated", "truncated", "repeated"), np.zeros(count, bool))
         return {**numbers, **flags, "next_observation": self.shown([7] * count, dtype)}
 
@@ -281,7 +298,7 @@ class ReplayMachine(RuleBasedStateMachine):
             with refused(self.replay, says="start: the episode of env .* has not ended"):
                 self.replay.start(good)
             return
-        for bad in some(data, bad_observations(good)):
+        for bad in some(data, bad_structures(good)):
             with refused(self.replay, says="observation(: image|: state|: prev_action)? must .*got"):
                 self.replay.start(bad, np.array(self.waits))
 
@@ -380,7 +397,7 @@ class ReplayMachine(RuleBasedStateMachine):
         before, executed = [frame.prev_action for frame in trained], [frame.action for frame in inside]
         wanted = Windows(
             observation=self.shown(column(trained, "observation", float), prev_actions=before),
-            action=column(trained, "action", np.float32),
+            action=self.recorded(trained),
             trained=np.flatnonzero(valid)[: len(trained)],
             next_action=windows.next_action,  # is looked at below
             next_observation=self.shown(column(inside, "next_observation", float), prev_actions=executed),
@@ -390,14 +407,15 @@ class ReplayMachine(RuleBasedStateMachine):
             truncated=matrix(lambda window, k: window[k].truncated, bool),
             repeated=matrix(lambda window, k: k + 1 < len(window) and window[k + 1].repeated, bool),
             valid=valid,
+            next_of=(valid.cumsum() - 1).reshape(valid.shape),
             index=np.flatnonzero(valid),
         )
         assert_same_arrays(vars(windows), vars(wanted))
-        followed = [(k, b) for k in range(length - 1) for b in range(batch) if valid[k + 1, b]]
-        recorded = np.zeros((length, batch, *windows.next_action.shape[1:]), np.float32)
-        recorded[valid] = windows.next_action
-        for k, b in followed:
-            np.testing.assert_array_equal(recorded[k, b], np.asarray(expected[b][k + 1].action, np.float32))
+        cells = [(k, b) for k in range(length) for b in range(batch) if valid[k, b]]
+        followed = [number for number, (k, b) in enumerate(cells) if k + 1 < len(expected[b])]
+        recorded = mapped(lambda part: part[followed], windows.next_action)
+        following = self.recorded([expected[b][k + 1] for k, b in (cells[number] for number in followed)])
+        assert_same_arrays({"action": recorded}, {"action": following})
 
     def check_shares(self, owners: list[Stream]) -> None:
         """Every env gives as many windows as the others, up to one."""

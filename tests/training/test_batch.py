@@ -122,6 +122,7 @@ def test_a_batch_by_hand():
         truncated=np.zeros((3, 2), bool),
         repeated=np.array([[True, True], [False, True], [False, False]]),
         valid=valid,
+        next_of=np.array([[0, 1], [2, 3], [3, 4]]),
         index=np.array([0, 1, 2, 3, 5]),
     )
     batch = Batch(windows, rows, torch.device("cpu"))

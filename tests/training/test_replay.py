@@ -14,11 +14,16 @@ from hypothesis import strategies as st
 
 from taac_wrappers.training import replay as replay_module
 from taac_wrappers.training.replay import SequenceReplay, Windows
+from taac_wrappers.training.structure import mapped
 
 ACTIONS = spaces.Box(np.array([-1e6, 0.5], np.float32), np.full(2, 1e6, np.float32))
 INITIAL_ACTION = (0.0, 0.5)  # zeros, clipped into the space
 # As TAAC's wrappers have it: the previous action is an entry like any other.
 OBSERVATIONS = spaces.Dict(observation=spaces.Box(-np.inf, np.inf, (2,)), prev_action=ACTIONS)
+# As SAC-Hybrid has it: of an action more is recorded than itself.
+RECORDED = spaces.Dict(
+    action=ACTIONS, switch=spaces.Box(0, 1, (), np.int64), log_probs=spaces.Box(-np.inf, np.inf, (2,))
+)
 GO, TERMINATE, TRUNCATE, BOTH = "go", "terminate", "truncate", "both"
 
 
@@ -39,6 +44,15 @@ class Transition:
     episode: int
 
 
+def recorded_of(transitions: list[Transition], dicts: bool) -> Any:
+    """What is recorded of their actions: these, or with ``dicts`` a dict as of ``RECORDED``."""
+    action = np.array([t.action for t in transitions], np.float32).reshape(-1, 2)
+    if not dicts:
+        return action
+    switch = np.array([not t.repeated for t in transitions], np.int64)
+    return {"action": action, "log_probs": -action, "switch": switch}
+
+
 @dataclass
 class Stream:
     """One env's history. Once another episode has begun, the last one's final observation takes a place too (None)."""
@@ -53,8 +67,8 @@ class Stream:
 class Recorder:
     """Feeds a replay with random episodes and keeps the slow record beside it."""
 
-    def __init__(self, num_envs: int, frames: int, seed: int = 0, *, start: bool = True):
-        self.num_envs, self.frames = num_envs, frames
+    def __init__(self, num_envs: int, frames: int, seed: int = 0, *, start: bool = True, dicts: bool = False):
+        self.num_envs, self.frames, self.dicts = num_envs, frames, dicts
         self.replay = self.empty_replay(seed)
         self.streams = [Stream() for _ in range(num_envs)]
         self.number = 0
@@ -63,7 +77,8 @@ class Recorder:
 
     def empty_replay(self, seed: int = 0) -> SequenceReplay:
         capacity = self.frames * self.num_envs
-        return SequenceReplay(OBSERVATIONS, ACTIONS, capacity=capacity, num_envs=self.num_envs, seed=seed)
+        action_space = RECORDED if self.dicts else ACTIONS
+        return SequenceReplay(OBSERVATIONS, action_space, capacity=capacity, num_envs=self.num_envs, seed=seed)
 
     def fresh(self) -> float:
         self.number += 1
@@ -115,7 +130,7 @@ class Recorder:
 
         number = array("next_observation")
         self.replay.add(
-            array("action"),
+            recorded_of(frame, self.dicts),
             array("reward"),
             array("terminated"),
             array("truncated"),
@@ -211,7 +226,13 @@ def check_windows(recorder: Recorder, windows: Windows, batch: int, length: int,
 
     trained = inside if train_on == "all" else inside[:batch]
     assert_same(windows.observation, observed([t.observation for t in trained], [t.prev_action for t in trained]))
-    assert_same(windows.action, np.array([t.action for t in trained], np.float32))
+    assert_same(windows.action, recorded_of(trained, recorder.dicts))
+    np.testing.assert_array_equal(windows.trained, np.flatnonzero(valid)[: len(trained)])
+    # Of the next action, where the window goes on; elsewhere it is anything.
+    cells = [(k, b) for k in range(length) for b in range(batch) if valid[k, b]]
+    numbers = [number for number, (k, b) in enumerate(cells) if k + 1 < len(expected[b])]
+    following = [expected[b][k + 1] for k, b in (cells[number] for number in numbers)]
+    assert_same(mapped(lambda part: part[numbers], windows.next_action), recorded_of(following, recorder.dicts))
     assert {array.dtype for array in (windows.reward, windows.discount)} == {np.dtype(np.float32)}
 
 
@@ -246,9 +267,12 @@ STEP = st.tuples(st.booleans(), st.sampled_from([GO, GO, GO, TERMINATE, TRUNCATE
     train_on=st.sampled_from(["first", "all"]),
     restart=st.booleans(),
     seed=st.integers(0, 100),
+    dicts=st.booleans(),
 )
-def test_samples_equal_a_plain_list_of_transitions(num_envs, frames, steps, length, follow, train_on, restart, seed):
-    recorder = Recorder(num_envs, frames, seed)
+def test_samples_equal_a_plain_list_of_transitions(
+    num_envs, frames, steps, length, follow, train_on, restart, seed, dicts
+):
+    recorder = Recorder(num_envs, frames, seed, dicts=dicts)
     for count, kinds in enumerate(steps, start=1):
         recorder.step(kinds)
         if count % 7 and count != len(steps):
@@ -455,9 +479,10 @@ def restored(recorder: Recorder, chunks) -> Recorder:
     frames=st.integers(3, 9),
     pauses=st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=8),
     ends=st.sampled_from([0.0, 0.3]),
+    dicts=st.booleans(),
 )
-def test_chunks_bring_back_a_replay_that_samples_and_goes_on_bit_for_bit(num_envs, frames, pauses, ends):
-    recorder = Recorder(num_envs, frames)
+def test_chunks_bring_back_a_replay_that_samples_and_goes_on_bit_for_bit(num_envs, frames, pauses, ends, dicts):
+    recorder = Recorder(num_envs, frames, dicts=dicts)
     chunks, cursor = [], None
     for save, (steps, interrupted) in enumerate(pauses):
         recorder.play(steps, seed=save, ends=ends)
@@ -508,6 +533,44 @@ def test_dict_observations_survive_saving():
     assert arrays["observation.image"].dtype == np.uint8
     loaded.load_chunks([(arrays, cursor)])
     assert_same_windows(replay.sample(20, 3), loaded.sample(20, 3))
+
+
+def test_chunks_name_every_part_of_an_action():
+    recorder = Recorder(num_envs=2, frames=6, dicts=True)
+    recorder.play(5)
+    arrays, _ = recorder.replay.chunk(None)
+    parts = {name: arrays[name].dtype for name in arrays if name.startswith("action")}
+    assert parts == {"action.action": np.float32, "action.log_probs": np.float32, "action.switch": np.int64}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("action.switch", lambda array: None, r"chunk\['action.switch'\] must have dtype int64, got None"),
+        ("action.switch", lambda array: array + 0.5, r"chunk\['action.switch'\] must have dtype int64, got"),
+        ("action.switch", lambda array: array[:-1], r"chunk\['action.switch'\] must be numbers of shape"),
+        ("action.log_probs", lambda array: array[:, :1], r"chunk\['action.log_probs'\] must be numbers of shape"),
+        ("action.log_probs", lambda array: array * np.float32(np.nan), r"chunk\['action.log_probs'\] must be finite"),
+        (
+            "action.more",
+            lambda array: np.zeros(1),
+            r"chunk must hold \['action.action', 'action.log_probs', 'action.sw",
+        ),
+    ],
+)
+def test_a_damaged_part_of_an_action_is_named_and_changes_nothing(name, damage, message):
+    recorder = Recorder(num_envs=2, frames=6, dicts=True)
+    recorder.play(5)
+    arrays, cursor = recorder.replay.chunk(None)
+    damaged = {**arrays, name: damage(arrays.get(name))}
+    assert_refused(recorder, lambda: recorder.replay.load_chunks([(damaged, cursor)]), message)
+
+
+@pytest.mark.parametrize("dicts", [True, False])
+def test_chunks_of_other_actions_are_refused(dicts):
+    recorder, other = (Recorder(num_envs=1, frames=6, dicts=each) for each in (dicts, not dicts))
+    other.play(3)
+    assert_refused(recorder, lambda: recorder.replay.load_chunks([other.replay.chunk(None)]), "chunk must hold .*, got")
 
 
 def test_a_cursor_is_stale_once_every_stream_has_overwritten_what_came_before_it():
@@ -602,6 +665,32 @@ def test_add_names_what_it_cannot_store(name, bad, message):
     assert_refused(recorder, lambda: recorder.replay.add(**frame), message)
 
 
+GOOD_ACTION = {"action": np.ones((2, 2)), "switch": np.ones(2, int), "log_probs": np.zeros((2, 2))}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (np.ones((2, 2)), "action must be a dict of .*, got"),
+        ({"action": np.ones((2, 2))}, "action must be a dict of .*, got"),
+        ({**GOOD_ACTION, "more": np.ones(2)}, "action must be a dict of .*, got"),
+        ({**GOOD_ACTION, "action": np.ones((2, 3))}, r"action: action must be numbers of shape \(2, 2\), got"),
+        ({**GOOD_ACTION, "switch": np.ones((2, 1), int)}, r"action: switch must be numbers of shape \(2,\), got"),
+        ({**GOOD_ACTION, "switch": np.full(2, 0.5)}, "action: switch must be integers that int64 can hold, got"),
+        ({**GOOD_ACTION, "log_probs": np.zeros(2)}, r"action: log_probs must be numbers of shape \(2, 2\), got"),
+        (
+            {**GOOD_ACTION, "log_probs": np.full((2, 2), -np.inf)},
+            "action: log_probs must be finite numbers, as float32",
+        ),
+    ],
+)
+def test_add_names_the_part_of_an_action_that_it_cannot_store(bad, message):
+    recorder = Recorder(num_envs=2, frames=5, dicts=True)
+    recorder.play(3, ends=0)
+    assert_refused(recorder, lambda: recorder.replay.add(**{**frame_of(2), "action": bad}), message)
+    recorder.replay.add(**{**frame_of(2), "action": GOOD_ACTION})
+
+
 def test_a_box_takes_no_dict():
     replay = SequenceReplay(spaces.Box(-9, 9, (2,)), ACTIONS, capacity=10, num_envs=1, seed=0)
     with pytest.raises(ValueError, match="observation must be numbers of shape"):
@@ -664,6 +753,16 @@ def test_sampling_needs_a_transition():
         (TypeError, {"observation_space": spaces.Discrete(3)}, "must be a Box or a Dict of Boxes, got Discrete"),
         (
             TypeError,
+            {"action_space": spaces.Discrete(3)},
+            "action_space must be a Box or a Dict of Boxes, got Discrete",
+        ),
+        (
+            TypeError,
+            {"action_space": spaces.Dict(action=ACTIONS, switch=spaces.Discrete(2))},
+            r"action_space must be a Box or a Dict of Boxes, got Dict\(",
+        ),
+        (
+            TypeError,
             {"observation_space": spaces.Dict(a=spaces.Discrete(3))},
             r"Dict of Boxes, got Dict\(.a.: Discrete",
         ),
@@ -689,3 +788,33 @@ def test_a_replay_that_memory_cannot_hold_is_refused_before_it_is_built(monkeypa
     monkeypatch.setattr(replay_module, "available_memory", lambda: 16 * 2**30)
     with pytest.raises(MemoryError, match=r"a replay of 4000000 frames .* needs 103\.1 GiB of memory, but 16\.0 GiB"):
         SequenceReplay(**arguments | {"capacity": 4_000_000})
+
+
+@pytest.mark.parametrize("train_on", ["first", "all"])
+def test_the_ends_of_windows_are_the_next_states_of_their_last_transitions(train_on):
+    """With short episodes, so that windows of the same length end in different rows."""
+    replays = [short_episodes() for _ in range(2)]
+    how = {"follow": "episode", "train_on": train_on}
+    every, ends = (
+        replay.sample(40, 4, look_at=look_at, **how) for replay, look_at in zip(replays, ("all", "ends"), strict=True)
+    )
+    assert len(set(every.valid.sum(0))) == 4
+    assert ends.next_observation.shape == (40, 1)
+    for k, b in np.argwhere(every.valid):
+        last = every.valid[:, b].sum() - 1
+        end = ends.next_observation[ends.next_of[k, b]]
+        np.testing.assert_array_equal(end, every.next_observation[every.next_of[last, b]])
+    for name in ("observation", "action", "trained", "reward", "discount", "valid", "index"):
+        np.testing.assert_array_equal(getattr(every, name), getattr(ends, name))
+
+
+def short_episodes() -> SequenceReplay:
+    replay = SequenceReplay(spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (1,)), capacity=60, num_envs=1, seed=0)
+    replay.start(np.array([[0.0]]))
+    for frame in range(1, 50):
+        ended, no = np.array([frame % 5 == 0]), np.array([False])
+        observation = np.array([[frame / 50]])
+        replay.add(observation, no * 1.0, ended, no, observation, repeated=no, discount=np.array([0.9]))
+        if ended:
+            replay.start(observation + 0.001)
+    return replay
