@@ -45,8 +45,14 @@ def typed(kind: type[A], values: Mapping[str, Any], source: str) -> A:
             raise ValueError(f"{source}: {name} is missing")
         if not _fits(values[name], hint):
             raise ValueError(f"{source}: {name} must be {hint}, got {reprlib.repr(values[name])}")
-    tuples = {name: tuple(value) for name, value in values.items() if get_origin(hints.get(name)) is tuple}
+    tuples = {name: tuple(values[name]) for name in hints if _is_tuple(values[name], hints[name])}
     return kind(**{**values, **tuples})
+
+
+def _is_tuple(value: Any, hint: Any) -> bool:
+    """Whether what JSON knows as a list is to be a tuple."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return isinstance(value, (tuple, list)) and any(get_origin(option) is tuple for option in options)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -54,13 +60,18 @@ def _fits(value: Any, hint: Any) -> bool:
 
     >>> _fits(3, float), _fits(True, int), _fits((1, 2), tuple[int, ...]), _fits(None, int | None), _fits("3", int)
     (True, False, True, True, False)
+    >>> _fits([1, 2], tuple[float, float]), _fits([1], tuple[float, float])
+    (True, False)
     """
     if get_origin(hint) in (Union, UnionType):
         return any(_fits(value, option) for option in get_args(hint))
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) in (tuple, list):
-        return isinstance(value, (tuple, list)) and all(_fits(item, get_args(hint)[0]) for item in value)
+        kinds = get_args(hint)
+        if kinds[-1] is not ... and get_origin(hint) is tuple:
+            return isinstance(value, (tuple, list)) and len(value) == len(kinds) and all(map(_fits, value, kinds))
+        return isinstance(value, (tuple, list)) and all(_fits(item, kinds[0]) for item in value)
     if get_origin(hint) is dict:
         return isinstance(value, dict)
     if hint is float:

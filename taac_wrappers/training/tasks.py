@@ -305,8 +305,8 @@ def resolve_env_id(env_id: str) -> str:
 def settings_for(env_id: str, settings: SettingsName = "paper") -> Settings:
     """The settings of the task's category; those of ``"Other"`` for an environment the paper did not use.
 
-    A task is known by its name, so every version of it has the same settings, installed or not. With ``"laptop"``, those
-    that suit a computer without an accelerator, where the paper's do not.
+    A task is known by its name, so every version of it has the same settings, installed or not. With ``"laptop"``,
+    those that suit a computer without an accelerator, where the paper's do not.
 
     >>> settings_for("FetchPush-v2").category, settings_for("Pendulum-v1").category
     ('Manipulation', 'Other')
