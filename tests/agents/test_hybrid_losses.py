@@ -232,7 +232,7 @@ def test_the_actor_loss_and_its_gradient_are_the_mean_over_many_samples_of_the_c
         q = agent.critics.minimum(batch.observation, at.action)
         coin = at.switch.sample((SAMPLES,))
         of_coin = SWITCH_TEMPERATURE * at.switch.log_prob(coin) - torch.where(coin == 1, q[:, 1], q[:, 0])
-        of_action = ACTION_TEMPERATURE * at.log_prob - torch.where(coin == 1, q[:, 1], q[:, 0])
+        of_action = ACTION_TEMPERATURE * at.log_prob
         assert_mean((of_coin + of_action).mean(1), loss)
         assert_mean((coin - at.beta) * of_coin / 16, gradient)
 
