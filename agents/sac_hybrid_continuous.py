@@ -249,16 +249,13 @@ def critic_loss(agent: HybridAgent, batch: Batch, target: Tensor) -> Tensor:
 
 
 def actor_loss(agent: HybridAgent, batch: Batch, at: Decisions) -> Tensor:
-    """SAC's loss for both parts: the action at the present switch, and the switch at the values of the action."""
+    """SAC's loss of both parts at once: the exact sum over b moves the action and the switch towards high values."""
     action_temperature = agent.log_action_temperature.detach().exp()
     switch_temperature = agent.log_switch_temperature.detach().exp()
     q_repeat, q_new = agent.critics.minimum(batch.observation, at.action).unbind(-1)
     assert q_new.shape == at.log_prob.shape
-    beta = at.beta.detach()
-    action_loss = action_temperature * at.log_prob - (beta * q_new + (1 - beta) * q_repeat)
-    expected_q = at.beta * q_new.detach() + (1 - at.beta) * q_repeat.detach()
-    switch_loss = -switch_temperature * at.switch.entropy() - expected_q
-    return (action_loss + switch_loss).mean()
+    value = at.beta * q_new + (1 - at.beta) * q_repeat
+    return (action_temperature * at.log_prob - switch_temperature * at.switch.entropy() - value).mean()
 
 
 def temperature_loss(agent: HybridAgent, at: Decisions, entropy_targets: tuple[float, float]) -> Tensor:

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sac_continuous
+import sac_hybrid_continuous
+import sac_krep_continuous
 import taac_continuous
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
@@ -24,29 +26,39 @@ from taac_wrappers.training.state import Counters
 
 AGENTS = Path(__file__).parents[2] / "agents"
 ACTIONS = Box(-1.0, 1.0, (2,))
+REPEATING = Dict(observation=Box(-1.0, 1.0, (3,)), prev_action=ACTIONS), Dict(action=ACTIONS, switch=Discrete(2))
 SPACES = {
-    "taac": (Dict(observation=Box(-1.0, 1.0, (3,)), prev_action=ACTIONS), Dict(action=ACTIONS, switch=Discrete(2))),
+    "taac": REPEATING,
     "sac": (Box(-1.0, 1.0, (3,)), ACTIONS),
+    "sac_krep": (Box(-1.0, 1.0, (3,)), Dict(action=ACTIONS, repeat=Discrete(3, start=1))),
+    "sac_hybrid": REPEATING,
 }
 SMALL = {"batch_size": 16, "hidden": (8, 8), "learning_rate": 1e-3, "window": 3}
 
 
-def filled_replay(method: str, repetition: float) -> SequenceReplay:
+def filled_replay(script, repetition: float) -> SequenceReplay:
     """Episodes of seven frames; what follows a transition is recorded for more or fewer frames as they repeat."""
     rng = np.random.default_rng(0)
-    observation_space, _ = SPACES[method]
-    replay = SequenceReplay(observation_space, ACTIONS, capacity=300, num_envs=1, seed=0)
+    spaces = SPACES[script.METHOD]
+    agent = script.make_agent(script.Args(hidden=(8, 8)), *spaces)
+    replay = SequenceReplay(spaces[0], script.recorded_space(agent), capacity=300, num_envs=1, seed=0)
 
     def observe(action):
         observation = rng.normal(size=(1, 3))
-        return {"observation": observation, "prev_action": action} if method == "taac" else observation
+        return {"observation": observation, "prev_action": action} if spaces is REPEATING else observation
+
+    def recorded(action, repeated):
+        chosen = {"action": action, "switch": (~repeated).astype(int), "repeat": np.array([1 + len(replay) % 3])}
+        answer = {key: chosen[key] for key in spaces[1]} if isinstance(spaces[1], Dict) else action
+        return script.recorded_action(agent, None, answer, {"executed_action": action}, is_random=True)
 
     replay.start(observe(np.zeros((1, 2))))
     for frame in range(200):
         action = rng.uniform(-1, 1, (1, 2))
         ended, no = np.array([frame % 7 == 6]), np.array([False])
         repeated, discount = rng.random(1) < repetition, np.full(1, 0.99)
-        replay.add(action, rng.normal(size=1), ended, no, observe(action), repeated=repeated, discount=discount)
+        results = rng.normal(size=1), ended, no, observe(action)
+        replay.add(recorded(action, repeated), *results, repeated=repeated, discount=discount)
         if ended.any():
             replay.start(observe(np.zeros((1, 2))))
     return replay
@@ -65,7 +77,8 @@ def trained(script, updates: int, replays: list[SequenceReplay], **changes):
 
 OPERATORS = [{"td_operator": "one-step"}, {"td_operator": "n-step", "train_on": "all"}]
 MODES = [{"td_mode": mode} for mode in TD_MODES]
-CASES = [(taac_continuous, changes) for changes in [*MODES, *OPERATORS]] + [(sac_continuous, {})]
+CASES = [(taac_continuous, changes) for changes in [*MODES, *OPERATORS]]
+CASES += [(script, {}) for script in (sac_continuous, sac_krep_continuous, sac_hybrid_continuous)]
 
 
 @pytest.mark.parametrize(("script", "changes"), CASES, ids=lambda case: getattr(case, "METHOD", str(case)))
@@ -78,7 +91,7 @@ def test_learns_the_same_to_rounding_and_compiles_once(script, changes, monkeypa
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         # The number of states that a target looks at differs from batch to batch, and much from replay to replay.
-        replays = [filled_replay(script.METHOD, repetition) for repetition in (0.0, 0.5, 1.0)]
+        replays = [filled_replay(script, repetition) for repetition in (0.0, 0.5, 1.0)]
         agents.append(trained(script, updates, replays, compile=compile, **changes).agent.state_dict())
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # the critics' gradients and the policy's
     said = capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""The scripts learn: what to do, and TAAC when to hold. Each task takes seconds, and its best score is known."""
+"""Scripts learn what to do, TAAC when to hold, SAC-Krep for how long. Tasks take seconds, and best scores are known."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import sac_continuous as sac
+import sac_ez_continuous as sac_ez
+import sac_hybrid_continuous as sac_hybrid
+import sac_krep_continuous as sac_krep
+import sac_nrep_continuous as sac_nrep
+import sac_ntd_continuous as sac_ntd
 import taac_continuous as taac
 from gymnasium.spaces import Box
 
@@ -90,6 +95,31 @@ def test_no_task_is_solved_without_learning(script, tasks, tmp_path):
 @pytest.mark.parametrize("script", [taac, sac])
 def test_matches_a_target(script, tmp_path):
     assert train(script, "test_learning/Identity-v0", tmp_path / "run")["score"] > 19
+
+
+@pytest.mark.parametrize("script", [sac_ntd, sac_nrep, sac_krep, sac_ez, sac_hybrid])
+def test_a_second_of_training_is_almost_enough(script, tmp_path):
+    changes = {"total_frames": 1200, "learning_starts": 300, "final_episodes": 20}
+    assert train(script, "test_learning/Identity-v0", tmp_path / "run", **changes)["score"] > 18
+
+
+@pytest.mark.parametrize(
+    ("task", "fewest", "most", "score"),
+    [
+        (
+            "Hold",
+            0.7,
+            0.75,
+            14,
+        ),  # every decision costs 1, and the best score is that of the longest durations: about 16
+        ("Redraw", 0.0, 0.2, 18),  # holding the best action earns 10
+    ],
+)
+def test_krep_learns_how_long_to_hold(task, fewest, most, score, tmp_path):
+    changes = {"total_frames": 1500, "final_episodes": 20, "window": 4}
+    result = train(sac_krep, f"test_learning/{task}-v0", tmp_path / "run", **changes)
+    assert fewest <= result["repeat_fraction"] <= most
+    assert result["score"] > score
 
 
 def test_holds_where_changing_costs(tmp_path):

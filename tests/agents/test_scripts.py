@@ -1,7 +1,8 @@
 """The training scripts: every flag, exact resuming, signals, and what they say about bad input.
 
 What the scripts share to the letter (see test_shared_blocks.py) is tried one flag at a time with TAAC, and all at once
-with the others; what a script reads in code of its own is tried one flag at a time with that script.
+with the others; what a script reads in code of its own is tried one flag at a time with that script. What they only
+pass on, to the run or to the example, is tried with TAAC and SAC.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +26,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import sac_continuous
+import sac_ez_continuous
+import sac_hybrid_continuous
+import sac_krep_continuous
+import sac_nrep_continuous
+import sac_ntd_continuous
 import taac_continuous
 import torch
 from gymnasium.spaces import Box
@@ -32,9 +39,11 @@ from safetensors.torch import load_file
 from taac_wrappers.agent import load_agent
 from taac_wrappers.training import run as run_module
 from taac_wrappers.training import tasks
-from taac_wrappers.training.arguments import BadInput, command_line
+from taac_wrappers.training.arguments import BadInput, command_line, exit_with, parse
 from taac_wrappers.training.config import from_config
+from taac_wrappers.training.envs import make_env
 from taac_wrappers.training.files import read_config
+from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.tracking import read_metrics
 
 AGENTS = Path(__file__).parents[2] / "agents"
@@ -53,13 +62,13 @@ def curve(no_curve: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Follow(gym.Env):
-    """Follow a target that jumps now and then. Episodes terminate when a jump is large, or are cut off at 15 frames."""
+    """Follow a target that jumps now and then. Episodes end when a jump is large, or are cut off after ``length``."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
 
-    def __init__(self, render_mode: str | None = None):
+    def __init__(self, render_mode: str | None = None, length: int = 15):
         self.observation_space, self.action_space = Box(-2.0, 2.0, (2,)), Box(0.0, 3.0, (2,))
-        self.render_mode = render_mode
+        self.render_mode, self.length = render_mode, length
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
@@ -73,7 +82,7 @@ class Follow(gym.Env):
             self.target = self.np_random.uniform(-1, 1, 2)
         self.frame += 1
         lost = bool(jump and self.target[0] > 0.8)
-        return self.target.astype(np.float32), reward, lost, self.frame == 15, {"is_success": not lost}
+        return self.target.astype(np.float32), reward, lost, self.frame == self.length, {"is_success": not lost}
 
     def render(self) -> np.ndarray:
         return np.full((32, 32, 3), 10 * self.frame, np.uint8)
@@ -88,7 +97,7 @@ SMALL = {
     "batch_size": 16,
     "hidden": (8, 8),
     "learning_starts": 40,
-    "frames_per_iteration": 2,
+    "frames_per_iteration": 4,
     "eval_interval": 100,
     "eval_episodes": 1,
     "final_episodes": 2,
@@ -115,11 +124,11 @@ class Script:
     promised: set[str]  # its own metrics
     learning: list[Changes]  # changes after which the agent is another one
     looking: list[Changes]  # changes after which it is the same, bit for bit
-    resumed: list[tuple[str, Changes]]
-    signals: list[tuple[int, int]]
     not_resumable: list[list[str]]
     bad_input: dict[str, tuple[list[str], str]]
     said: Changes  # flags of its own on the command line
+    resumed: Sequence[tuple[str, Changes]] = ()
+    signals: Sequence[tuple[int, int]] = ()
 
     @property
     def path(self) -> Path:
@@ -135,6 +144,7 @@ TAAC = Script(
     promised={"losses/switch_probability", "losses/switch_entropy", "losses/switch_temperature"},
     learning=[
         {"seed": 7},
+        {"env_kwargs": {"length": 9}},
         {"num_envs": 3},
         {"batch_size": 24},
         {"buffer_size": 150},
@@ -182,7 +192,7 @@ TAAC = Script(
         # Observations are a Dict beside the previous action.
         ("FetchPush-v4", {"num_envs": 2, "frames_per_iteration": 20, "updates_per_iteration": 1}),
     ],
-    signals=[(signal.SIGINT, 130), (signal.SIGTERM, 143)],
+    signals=[(signal.SIGINT, 130)],
     not_resumable=[["--env-id", "Pendulum-v1"], ["--hidden", "9"], ["--window", "4"], ["--reward-clip", "None"]],
     bad_input={
         "operator": (["--td-operator", "n-step", "--td-mode", "alf"], "--td-mode alf belongs to --td-operator compare"),
@@ -204,7 +214,14 @@ SAC = Script(
         {"log_std_min": 0.0},
         {"action_delta": 0.4},
         {
-            **{"num_envs": 3, "total_frames": 240, "buffer_size": 150, "learning_starts": 90, "stop_at_score": -1e9},
+            **{
+                "env_kwargs": {"length": 9},
+                "num_envs": 3,
+                "total_frames": 240,
+                "buffer_size": 150,
+                "learning_starts": 90,
+                "stop_at_score": -1e9,
+            },
             **{"learning_rate": 3e-3, "updates_per_iteration": 2, "frames_per_iteration": 3, "reward_clip": None},
         },
     ],
@@ -228,7 +245,90 @@ SAC = Script(
     said={},
 )
 
-SCRIPTS = [TAAC, SAC]
+LEARNING_AT_ONCE = {
+    **{"seed": 7, "batch_size": 24, "gamma": 0.5, "tau": 0.5, "target_interval": 3, "hidden": (8, 8, 8)},
+    **{"log_std_min": 0.0, "action_delta": 0.4, "env_kwargs": {"length": 9}, "num_envs": 3, "total_frames": 240},
+    **{"buffer_size": 150, "learning_starts": 90, "stop_at_score": -1e9, "learning_rate": 3e-3, "reward_clip": None},
+    **{"updates_per_iteration": 2, "frames_per_iteration": 3},
+}
+"""What every script reads."""
+
+LOOKING_AT_ONCE = {
+    **{"eval_interval": 70, "eval_episodes": 2, "final_episodes": 1, "checkpoint_interval": 60},
+    **{"device": "cpu", "threads": 2},
+}
+
+WITHOUT_DISCOUNT = (["--gamma", "1"], "--gamma must be below 1 where sums of rewards are normalized (--reward-clip)")
+NO_LAMBDA = (["--retrace-lambda", "1.5"], "--retrace-lambda must be in [0, 1], got 1.5")
+NO_RETRACE = "--retrace-lambda and --trace-of belong to --td-operator retrace, got compare-through"
+
+NTD = Script(
+    sac_ntd_continuous,
+    promised=set(),
+    learning=[{"window": 5}, {"retrace_lambda": 0.5}, LEARNING_AT_ONCE],
+    looking=[LOOKING_AT_ONCE],
+    not_resumable=[["--retrace-lambda", "0.5"]],
+    bad_input={"lambda": NO_LAMBDA, "negative lambda": (["--retrace-lambda", "-0.1"], "must be in [0, 1], got -0.1")},
+    said={"retrace_lambda": 0.25},
+)
+
+NREP = Script(
+    sac_nrep_continuous,
+    promised=set(),
+    learning=[{"window": 2}, LEARNING_AT_ONCE],
+    looking=[LOOKING_AT_ONCE],
+    not_resumable=[["--window", "4"]],
+    bad_input={"gamma": WITHOUT_DISCOUNT},
+    said={"window": 4},
+)
+
+KREP = Script(
+    sac_krep_continuous,
+    promised={"losses/mean_duration", "losses/repeat_entropy", "losses/repeat_temperature"},
+    learning=[{"window": 2}, {"repeat_delta": 0.5}, LEARNING_AT_ONCE],
+    looking=[LOOKING_AT_ONCE],
+    not_resumable=[["--window", "4"], ["--repeat-delta", "0.3"]],
+    bad_input={
+        "gamma": WITHOUT_DISCOUNT,
+        "window": (["--window", "1"], "--window must be at least 2, or there is no duration to choose, got 1"),
+        "repeat delta": (["--repeat-delta", "1"], "delta must be in (0, 1), got 1.0"),
+    },
+    said={"window": 4, "repeat_delta": 0.3},
+)
+
+EZ = Script(
+    sac_ez_continuous,
+    promised=set(),
+    learning=[{"window": 5}, LEARNING_AT_ONCE],
+    looking=[LOOKING_AT_ONCE],
+    not_resumable=[["--window", "4"]],
+    bad_input={},
+    said={"window": 4},
+)
+
+HYBRID = Script(
+    sac_hybrid_continuous,
+    promised={"losses/switch_probability", "losses/switch_entropy", "losses/switch_temperature"},
+    learning=[
+        {"window": 5},
+        {"switch_delta": 0.3},
+        {"td_operator": "compare-through"},
+        {"retrace_lambda": 0.5},
+        {"trace_of": "joint"},
+        LEARNING_AT_ONCE,
+    ],
+    looking=[LOOKING_AT_ONCE],
+    not_resumable=[["--trace-of", "joint"], ["--td-operator", "compare-through"]],
+    bad_input={
+        "lambda": NO_LAMBDA,
+        "switch delta": (["--switch-delta", "1"], "delta must be in (0, 1), got 1.0"),
+        "operator": (["--td-operator", "compare-through", "--trace-of", "joint"], NO_RETRACE),
+        "operator and lambda": (["--td-operator", "compare-through", "--retrace-lambda", "0"], NO_RETRACE),
+    },
+    said={"trace_of": "joint", "retrace_lambda": 0.5},
+)
+
+SCRIPTS = [TAAC, SAC, NTD, NREP, KREP, EZ, HYBRID]
 
 
 def name_of(value: Any) -> str:
@@ -246,6 +346,7 @@ def cases(attribute: str) -> list[tuple]:
 
 
 every_script = pytest.mark.parametrize("script", SCRIPTS, ids=name_of)
+taac_and_sac = pytest.mark.parametrize("script", [TAAC, SAC], ids=name_of)
 
 
 def agent_of(run_dir: Path) -> dict[str, torch.Tensor]:
@@ -320,7 +421,7 @@ def base_of(tmp_path_factory: pytest.TempPathFactory):
 # --- Every flag ------------------------------------------------------------------------------------------------------
 
 
-@every_script
+@taac_and_sac
 @pytest.mark.usefixtures("curve")
 def test_a_run_leaves_its_curve(script, tmp_path):
     args = script.smoke_args(tmp_path / "run", total_frames=60)
@@ -366,6 +467,8 @@ def test_every_argument_is_exercised(script):
     elsewhere |= {"compile"}  # in test_compile.py
     if script is SAC:
         elsewhere.add("window")  # only one is allowed: among the bad input below
+    if script not in (TAAC, SAC):
+        elsewhere |= {"track", "wandb_project", "wandb_entity", "capture_video"}  # only the run reads them
     assert changed | elsewhere == {field.name for field in fields(script.module.Args)}
     defaults = script.smoke_args(Path("run"))
     for changes in cases:
@@ -373,7 +476,7 @@ def test_every_argument_is_exercised(script):
             assert getattr(defaults, name) != value, name
 
 
-@every_script
+@taac_and_sac
 def test_stop_at_score_stops_after_two_evaluations(script, tmp_path, capsys):
     script.module.main(script.smoke_args(tmp_path / "run", stop_at_score=-1e9))
     metrics = read_metrics(tmp_path / "run" / "metrics.csv")
@@ -382,7 +485,7 @@ def test_stop_at_score_stops_after_two_evaluations(script, tmp_path, capsys):
     assert "stopped at frame 200" in capsys.readouterr().out
 
 
-@every_script
+@taac_and_sac
 def test_decisions_are_the_actions_asked_for(script, base_of, tmp_path):
     """One for every frame here, because no wrapper makes one last longer."""
     for run_dir, changes in [(base_of(script), {}), (tmp_path / "run", {"num_envs": 3})]:
@@ -393,16 +496,38 @@ def test_decisions_are_the_actions_asked_for(script, base_of, tmp_path):
         assert frames.tolist() == decisions.tolist() == logged
 
 
-@pytest.mark.parametrize(("script", "fraction"), [(TAAC, 150 / 200), (SAC, 199 / 200)], ids=name_of)
+@every_script
+def test_updates_follow_frames_however_long_a_decision_is(script, base_of):
+    metrics = read_metrics(base_of(script) / "metrics.csv")
+    last = {name: metrics[f"charts/{name}"][1][-1] for name in ("frames", "decisions", "updates")}
+    assert 300 <= last["frames"] <= 302
+    assert last["updates"] == 300 // 4 - 40 // 4 + 1
+    if script in (NREP, KREP):
+        assert 300 / 3 < last["decisions"] < 250  # more than that, because episodes end in between
+    else:
+        assert last["decisions"] == last["frames"]
+
+
+@pytest.mark.parametrize(
+    ("script", "fraction"),
+    [(TAAC, 150 / 200), (HYBRID, 150 / 200), (SAC, 199 / 200), (NREP, 133 / 200), (KREP, 100 / 200)],
+    ids=name_of,
+)
 def test_repetition_is_told_of_every_finished_episode(script, fraction, tmp_path, monkeypatch):
-    """TAAC switches at every fourth frame; SAC has no switch, and asks for the same action at every frame."""
+    """TAAC and SAC-Hybrid switch at every fourth frame; SAC has no switch, and asks for the same action at every frame.
+
+    SAC-Nrep asks for another action at every third one, the last time for two frames, and SAC-Krep at every second.
+    """
     steps = itertools.count()
 
     def scripted(rng, space):
-        action = np.full((2, 1), 0.5, np.float32)
-        if script is SAC:
-            return action
-        return {"action": action, "switch": np.full(2, next(steps) % 4 == 0, np.int64)}
+        step = next(steps)
+        action = np.full((2, 1), -0.5 if script in (NREP, KREP) and step % 2 else 0.5, np.float32)
+        if script is KREP:
+            return {"action": action, "repeat": np.full(2, 2)}
+        if script in (TAAC, HYBRID):
+            return {"action": action, "switch": np.full(2, step % 4 == 0, np.int64)}
+        return action
 
     monkeypatch.setattr(script.module, "random_action", scripted)
     changes = {"num_envs": 2, "total_frames": 450, "learning_starts": 420, "eval_interval": 450}
@@ -431,13 +556,58 @@ def test_fetch_push_v2_trains_with_one_warning(script, tmp_path):
     torch.manual_seed(args.seed)
     trained = load_agent(tmp_path / "run" / "agent.safetensors")
     fresh = script.module.make_agent(args, trained.observation_space, trained.action_space)
-    sizes = {"observation": 25, "achieved_goal": 3, "desired_goal": 3} | ({"prev_action": 4} if script is TAAC else {})
+    sizes = {"observation": 25, "achieved_goal": 3, "desired_goal": 3}
+    sizes |= {"prev_action": 4} if script in (TAAC, HYBRID) else {}
     assert {key: space.shape for key, space in trained.observation_space.items()} == {
         key: (size,) for key, size in sizes.items()
     }
     assert trained.keys == ["desired_goal", "observation"]
     assert trained.observation_size == 28
     assert not torch.equal(fresh.actor.head.weight, trained.actor.head.weight)
+
+
+@every_script
+def test_the_score_is_what_the_deployed_agent_earns_without_discount(script, base_of):
+    """In the bare environment, where the agent's own policy holds and repeats its actions."""
+    env = make_env(FOLLOW)
+    policy = load_agent(base_of(script) / "agent.safetensors").policy()
+    returns = []
+    for seed in (1, None):  # as the last evaluation, of two episodes
+        (observation, _), done = env.reset(seed=seed), False
+        policy.reset()
+        returns.append(0.0)
+        while not done:
+            observation, reward, terminated, truncated, _ = env.step(policy(observation))
+            returns[-1] += float(reward)
+            done = terminated or truncated
+    assert read_metrics(base_of(script) / "metrics.csv")["final/score"][1][-1] == pytest.approx(np.mean(returns))
+
+
+@pytest.mark.parametrize("script", [NTD, HYBRID], ids=name_of)
+def test_a_run_records_how_likely_its_actions_were(script, tmp_path, monkeypatch):
+    """Uniform at first, then by the policy, which here learns too slowly to change."""
+    replays = []
+
+    def make_replay(*args: Any, **kwargs: Any) -> SequenceReplay:
+        replays.append(SequenceReplay(*args, **kwargs))
+        return replays[-1]
+
+    monkeypatch.setattr(script.module, "SequenceReplay", make_replay)
+    changes = {"total_frames": 120, "learning_rate": 1e-30, "eval_interval": 10**6, "num_envs": 2}
+    assert script.module.main(script.smoke_args(tmp_path / "run", **changes)) == 0
+    windows = replays[0].sample(400)
+    agent = load_agent(tmp_path / "run" / "agent.safetensors")
+    if script is NTD:
+        recorded = windows.action["log_prob"][:, None]
+        uniform = [-2 * np.log(2)]
+        likely = agent.log_prob(windows.observation, windows.action["action"])[:, None]
+    else:
+        recorded, uniform = windows.action["log_probs"], [-2 * np.log(2), -np.log(2)]
+        likely = agent.log_probs(windows.observation, windows.action)
+    at_random = np.isclose(recorded, uniform).all(1)
+    by_policy = np.isclose(recorded, likely, atol=1e-4).all(1)
+    assert (at_random | by_policy).all()
+    assert (at_random & ~by_policy).mean() == pytest.approx(40 / 120, abs=0.1)
 
 
 @pytest.fixture
@@ -450,8 +620,9 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @every_script
 def test_the_example_evaluates_a_run_of_any_script(script, base_of, example, tmp_path, capsys):
-    capsys.readouterr()
-    assert example.main(example.Args(base_of(script), episodes=2, seed=1)) == 0
+    run_dir = base_of(script)
+    capsys.readouterr()  # what training said, if it is the first to ask for it
+    assert example.main(example.Args(run_dir, episodes=2, seed=1)) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{FOLLOW}: mean length ")
     final = {name: values[-1] for name, (_, values) in read_metrics(base_of(script) / "metrics.csv").items()}
@@ -464,7 +635,7 @@ def test_the_example_evaluates_a_run_of_any_script(script, base_of, example, tmp
     assert capsys.readouterr().out == said
 
 
-@every_script
+@taac_and_sac
 def test_the_example_refuses_an_agent_that_does_not_fit(script, base_of, example, tmp_path):
     other = SAC if script is TAAC else TAAC
     shutil.copytree(base_of(script), tmp_path / "run")
@@ -489,10 +660,65 @@ def test_the_example_evaluates_the_pretrained_agent():
     assert float(score[1]) > 90
 
 
+def test_the_example_cuts_episodes_without_a_time_limit(base_of, example, monkeypatch, capsys):
+    monkeypatch.setattr(example, "LONGEST_EPISODE", 1)
+    assert example.main(example.Args(base_of(TAAC), episodes=5)) == 0
+    assert "mean length 1.0 frames" in capsys.readouterr().out
+
+
 def test_the_example_films(base_of, example, tmp_path):
     shutil.copytree(base_of(TAAC), tmp_path / "run")
     assert example.main(example.Args(tmp_path / "run", episodes=1, video=True)) == 0
     assert len(list((tmp_path / "run" / "videos").glob("*.mp4"))) == 1
+
+
+def test_the_example_refuses_to_film_what_cannot_be_filmed(base_of, example, tmp_path, monkeypatch, capsys):
+    shutil.copytree(base_of(TAAC), tmp_path / "run")
+    monkeypatch.setattr(Follow, "render", lambda env: 1 / 0)
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", str(tmp_path / "run"), "--episodes", "1e2", "--video"])
+    with pytest.raises(SystemExit) as exit_:
+        exit_with(lambda: example.main(parse(example.Args)))
+    assert exit_.value.code == 2
+    assert capsys.readouterr() == ("", f"error: --video: {FOLLOW} cannot be filmed: division by zero\n")
+    assert not (tmp_path / "run" / "videos").exists()
+
+
+OWN_MODULE = """
+import gymnasium
+import test_scripts
+
+gymnasium.register("Own-v0", test_scripts.Follow, max_episode_steps=100)
+"""
+
+
+@taac_and_sac
+def test_an_environment_of_ones_own(script, example, command, tmp_path, monkeypatch, capsys):
+    """In a module in the current folder: it is trained in, resumed, evaluated."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "own_module.py").write_text(OWN_MODULE)
+    own = ["--env-id", "own_module:Own-v0"]
+    args = replace(script.smoke_args(tmp_path, total_frames=60), env_id=own[1], run_dir=None)
+    try:
+        code, _, said = command(script, *flags(args), "--env-kwargs", '{"length": 9}')
+        assert code == 0, said
+        (run_dir,) = (tmp_path / "runs").iterdir()
+        assert run_dir.name.startswith(f"own_module_Own-v0__{script.module.METHOD}__0__")
+        assert "to allow it, add --env-id own_module:Own-v0" in command(script, "--resume", str(run_dir))[2]
+        assert command(script, "--resume", str(run_dir), *own, "--total-frames", "90")[0] == 0
+        lengths = read_metrics(run_dir / "metrics.csv")["charts/episodic_length"][1]
+        assert max(lengths) == 9
+
+        with pytest.raises(BadInput, match="to allow it, add --env-id own_module:Own-v0"):
+            example.main(example.Args(run_dir, episodes=1))
+        for given, expected in ((None, 9), ({"length": 1}, 1)):
+            capsys.readouterr()
+            assert example.main(example.Args(run_dir, episodes=30, env_id=own[1], env_kwargs=given)) == 0
+            mean_length = re.match(r"own_module:Own-v0: mean length (\d+\.\d) frames", capsys.readouterr().out)
+            assert mean_length is not None
+            assert expected / 3 < float(mean_length[1]) <= expected
+    finally:
+        gym.registry.pop("Own-v0", None)
+        sys.modules.pop("own_module", None)
 
 
 # --- Going on --------------------------------------------------------------------------------------------------------
@@ -507,6 +733,27 @@ def test_resumed_equals_uninterrupted(script, env_id, changes, tmp_path):
     assert not same_agent(tmp_path / "parts", tmp_path / "whole")
     main(replace(from_config(script.module.Args, tmp_path / "parts"), total_frames=600))
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("script", [NTD, NREP, KREP, EZ, HYBRID], ids=name_of)
+def test_interrupted_twice_equals_uninterrupted(script, base_of, tmp_path, monkeypatch):
+    """While actions are random, in the middle of an episode and of SAC-EZ's schedule; and while there is learning."""
+    goes_on = run_module.Run.goes_on
+    for frame in (20, 170):
+        args = script.smoke_args(tmp_path / "run")
+        if (tmp_path / "run").exists():
+            args = from_config(script.module.Args, tmp_path / "run")
+
+        def until(run: Any, counters: Any, frame: int = frame) -> bool:
+            if counters.frames >= frame:
+                signal.raise_signal(signal.SIGTERM)
+            return goes_on(run, counters)
+
+        monkeypatch.setattr(run_module.Run, "goes_on", until)
+        assert script.module.main(args) == 143
+    monkeypatch.setattr(run_module.Run, "goes_on", goes_on)
+    assert script.module.main(from_config(script.module.Args, tmp_path / "run")) == 0
+    assert_same_run(tmp_path / "run", base_of(script))
 
 
 def flags(args: Any) -> list[str]:
@@ -649,7 +896,18 @@ def test_a_run_of_another_task_or_shape_is_not_resumed(script, words, command, b
     assert {path: path.read_bytes() for path in base.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize(("script", "other"), [(TAAC, SAC), (SAC, TAAC)], ids=name_of)
+def test_a_run_of_another_method_with_the_same_flags_is_not_resumed(command, base_of):
+    code, _, said = command(NREP, "--resume", str(base_of(EZ)))
+    assert (code, said) == (2, f"error: --resume: '{base_of(EZ)}' is a run of sac_ez, not of sac_nrep\n")
+
+
+@pytest.mark.parametrize("script", [NREP, KREP], ids=name_of)
+def test_without_a_discount_sums_of_rewards_can_be_learned_from_as_they_are(script, tmp_path):
+    args = script.smoke_args(tmp_path / "run", gamma=1.0, reward_clip=None, total_frames=60)
+    assert script.module.main(args) == 0
+
+
+@pytest.mark.parametrize(("script", "other"), [(TAAC, SAC), (SAC, TAAC), (NTD, SAC), (HYBRID, TAAC)], ids=name_of)
 def test_a_run_of_another_script_is_not_resumed(script, other, command, base_of):
     base = base_of(other)
     before = {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
@@ -665,6 +923,8 @@ def test_a_run_of_another_script_is_not_resumed(script, other, command, base_of)
         *((script, words) for script in SCRIPTS for words in (["--no-such-flag"], ["--window", "many"])),
         (TAAC, ["--td-mode", "guess"]),
         (SAC, ["--td-mode", "expected"]),
+        (HYBRID, ["--trace-of", "guess"]),
+        (HYBRID, ["--td-operator", "n-step"]),
     ],
     ids=name_of,
 )

@@ -8,13 +8,20 @@ import numpy as np
 import pytest
 import torch
 from learners import SCRIPTS, filled_replay, gradients_of, own_parameters, small_scene
-from slow_agents import slow_critic
+from slow_agents import slow_critics
 
 from taac_wrappers import AdaptiveNormalizer
 from taac_wrappers.agent.operators import binary_entropy
 from taac_wrappers.training.state import Counters
 
-BOTH = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+EVERY = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+
+
+def choice_of(script, recorded):
+    """Which of the critics' values belongs to a recorded action, ``[M]``; None if they have one only."""
+    if script.METHOD == "sac_krep":
+        return recorded["repeat"] - 1
+    return recorded["switch"] if script.METHOD == "sac_hybrid" else None
 
 
 def critic_loss_of(script, learner, batch) -> torch.Tensor:
@@ -22,7 +29,11 @@ def critic_loss_of(script, learner, batch) -> torch.Tensor:
     agent = learner.agent
     with torch.no_grad():
         target = script.td_target(learner.args, agent, learner.target_critics, batch)
-    return (agent.critics(batch.observation, batch.action) - target).square().sum(0).mean()
+    action = batch.action["action"] if isinstance(batch.action, dict) else batch.action
+    q, choice = agent.critics(batch.observation, action), choice_of(script, batch.action)
+    if choice is not None:
+        q = q[:, torch.arange(len(choice)), choice]
+    return (q - target).square().sum(0).mean()
 
 
 def policy_losses_of_taac(learner, critics, batch) -> dict[str, torch.Tensor]:
@@ -47,10 +58,45 @@ def policy_losses_of_sac(learner, critics, batch) -> dict[str, torch.Tensor]:
     return {"actor.": actor, "log_": temperature}
 
 
-POLICY_LOSSES = {"taac": policy_losses_of_taac, "sac": policy_losses_of_sac}
+def policy_losses_of_krep(learner, critics, batch) -> dict[str, torch.Tensor]:
+    agent = learner.agent
+    action, log_prob = agent.policy_distribution(batch.observation).sample_with_log_prob()
+    q = critics.minimum(batch.observation, action)
+    probability = torch.softmax(q / agent.log_repeat_temperature.exp(), dim=-1).detach()
+    actor = (agent.log_action_temperature.exp().detach() * log_prob - (probability * q).sum(-1)).mean()
+    repeat_target, action_target = learner.entropy_targets
+    repeat_entropy = -(probability * probability.log()).sum(-1)
+    temperature = agent.log_repeat_temperature * (repeat_entropy - repeat_target).mean()
+    temperature = temperature + agent.log_action_temperature * (-log_prob.detach() - action_target).mean()
+    return {"actor.": actor, "log_": temperature}
 
 
-@BOTH
+def policy_losses_of_hybrid(learner, critics, batch) -> dict[str, torch.Tensor]:
+    """Two losses of two policies: each is trained while the other is held fixed."""
+    agent = learner.agent
+    policy, switch = agent.policies(batch.observation)
+    action, log_prob = policy.sample_with_log_prob()
+    q, beta = critics.minimum(batch.observation, action), switch.probs
+    probabilities = torch.stack([1 - beta, beta], -1)
+    temperatures = agent.log_action_temperature.exp().detach(), agent.log_switch_temperature.exp().detach()
+    of_action = temperatures[0] * log_prob - (probabilities.detach() * q).sum(-1)
+    of_switch = -temperatures[1] * binary_entropy(beta) - (probabilities * q.detach()).sum(-1)
+    actor = (of_action + of_switch).mean()
+    switch_target, action_target = learner.entropy_targets
+    temperature = agent.log_switch_temperature * (binary_entropy(beta).detach() - switch_target).mean()
+    temperature = temperature + agent.log_action_temperature * (-log_prob.detach() - action_target).mean()
+    return {"actor.": actor, "log_": temperature}
+
+
+POLICY_LOSSES = {
+    **dict.fromkeys(("sac", "sac_ntd", "sac_nrep", "sac_ez"), policy_losses_of_sac),
+    "sac_krep": policy_losses_of_krep,
+    "sac_hybrid": policy_losses_of_hybrid,
+    "taac": policy_losses_of_taac,
+}
+
+
+@EVERY
 def test_each_parameter_takes_one_step_along_the_gradient_of_its_own_loss(script):
     """The actor and the temperatures along that of a loss whose critics have taken theirs."""
     learner, _, batch = small_scene(script)
@@ -87,7 +133,7 @@ def test_each_parameter_takes_one_step_along_the_gradient_of_its_own_loss(script
     assert not any(value.requires_grad for value in metrics.values())
 
 
-@BOTH
+@EVERY
 def test_several_updates_are_those_of_an_optimizer_for_each_part(script):
     """The one optimizer steps twice per update: neither step moves the other's part, by momentum least of all."""
     learner, _, batch = small_scene(script, double=True)
@@ -123,7 +169,7 @@ def _step(optimizers: list[torch.optim.Adam], losses: list[torch.Tensor]) -> Non
         optimizer.step()
 
 
-@BOTH
+@EVERY
 def test_the_critics_loss_trains_the_critics_alone(script):
     learner, _, batch = small_scene(script)
     learner.critic_gradients(batch)
@@ -133,7 +179,7 @@ def test_the_critics_loss_trains_the_critics_alone(script):
     assert all(parameter.grad is None for parameter in learner.target_critics.parameters())
 
 
-@BOTH
+@EVERY
 def test_the_policys_losses_leave_the_critics_alone(script):
     learner, _, batch = small_scene(script)
     learner.policy_gradients(batch)
@@ -142,7 +188,7 @@ def test_the_policys_losses_leave_the_critics_alone(script):
     assert all(parameter.grad is None for parameter in own["critics"])
 
 
-@BOTH
+@EVERY
 def test_actor_and_temperatures_do_not_learn_from_each_others_loss(script):
     learner, _, batch = small_scene(script)
     agent = learner.agent
@@ -154,7 +200,7 @@ def test_actor_and_temperatures_do_not_learn_from_each_others_loss(script):
     assert set(gradients_of(for_temperatures, [*own["actor"], *own["critics"]])) == {None}
 
 
-@BOTH
+@EVERY
 def test_the_targets_follow_at_every_target_interval(script):
     learner, _, batch = small_scene(script, target_interval=3)
     counters, moved = Counters(), []
@@ -166,25 +212,29 @@ def test_the_targets_follow_at_every_target_interval(script):
     assert counters.updates == 6
 
 
-@BOTH
+@EVERY
 def test_the_critic_loss_is_the_sum_of_both_squared_errors(script):
     learner, windows, batch = small_scene(script)
-    target = torch.linspace(-1, 1, len(windows.action))
-    observation = windows.observation["observation"] if script.METHOD == "taac" else windows.observation
+    state, action, choice = windows.observation, windows.action, choice_of(script, windows.action)
+    action = action["action"] if isinstance(action, dict) else action
+    seen = [state["observation"] if isinstance(state, dict) else state]
+    seen += [state["prev_action"]] if script.METHOD == "sac_hybrid" else []
+    target = torch.linspace(-1, 1, len(action))
     slow = 0.0
     for b in range(len(target)):
         for which in (0, 1):
-            q = slow_critic(learner.agent, which, observation[b], windows.action[b])
-            slow += (q - target[b].item()) ** 2 / len(target)
+            q = slow_critics(learner.agent, which, *(part[b] for part in [*seen, action]))
+            slow += (q[0 if choice is None else choice[b]] - target[b].item()) ** 2 / len(target)
     with torch.no_grad():
         loss = script.critic_loss(learner.agent, batch, target)
     assert loss.shape == ()
     assert loss.item() == pytest.approx(slow, rel=1e-5)
 
 
-@BOTH
+@pytest.mark.parametrize("script", [SCRIPTS[name] for name in SCRIPTS if name not in ("sac_nrep", "sac_krep")])
 @pytest.mark.parametrize("reward_clip", [None, 0.5])
 def test_rewards_are_normalized_by_what_was_drawn(script, reward_clip):
+    """But for sums of rewards: test_decisions_of_several_frames.py."""
     learner, _, _ = small_scene(script, reward_clip=reward_clip)
     replay = filled_replay(script)
     same_draws = copy.deepcopy(replay)

@@ -16,7 +16,9 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = {method: ROOT / "agents" / f"{method}_continuous.py" for method in ("taac", "sac")}
+SCRIPTS = {path.stem.removesuffix("_continuous"): path for path in sorted((ROOT / "agents").glob("*_continuous.py"))}
+THOROUGHLY = ("taac", "sac")
+"""Those whose runs are killed in every way: what saves and resumes them is the same in all scripts, to the letter."""
 RUNNER = Path(__file__).parent / "runner.py"
 KILLED = -signal.SIGKILL
 

@@ -1,4 +1,4 @@
-"""A run killed with SIGKILL at any moment goes on as if nothing had happened, to the byte, in both scripts."""
+"""A run killed with SIGKILL at any moment goes on as if nothing had happened, to the byte, in every script."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from harness import (
     KILLED,
     SCRIPTS,
+    THOROUGHLY,
     Case,
     DoesNotResume,
     Killed,
@@ -23,10 +24,12 @@ from harness import (
 
 ALL_CASES = [
     Case(method, env_id, num_envs)
-    for method in SCRIPTS
+    for method in THOROUGHLY
     for env_id in ("InvertedDoublePendulum-v5", "MountainCarContinuous-v0")
     for num_envs in (1, 2)
 ]
+SHORT = (("total-frames", 420), ("eval-interval", 300))
+ALL_CASES += [Case(method, num_envs=2, changes=SHORT) for method in SCRIPTS if method not in THOROUGHLY]
 
 STEPS_OF_A_SAVE = {
     *("tear metrics.csv", "fsync metrics.csv"),
@@ -45,7 +48,7 @@ STEPS_OF_A_SAVE = {
 }
 
 
-@pytest.mark.parametrize("method", SCRIPTS)
+@pytest.mark.parametrize("method", THOROUGHLY)
 def test_killed_at_every_step_of_a_save(runner, whole, tmp_path, method):
     killed = kill_at_every_step(runner, Case(method), tmp_path / "run")
     assert set(killed.steps) >= STEPS_OF_A_SAVE

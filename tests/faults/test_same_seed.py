@@ -6,11 +6,11 @@ These processes have the same parent; that others give the same too is a part of
 from __future__ import annotations
 
 import pytest
-from harness import SCRIPTS, Case, assert_same_run, metric_lines
+from harness import THOROUGHLY, Case, assert_same_run, metric_lines
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("method", SCRIPTS)
+@pytest.mark.parametrize("method", THOROUGHLY)
 def test_the_same_seed_gives_the_same_run(runner, whole, tmp_path, method, num_envs):
     case = Case(method, num_envs=num_envs)
     outcome = runner.run(case, tmp_path / "run")
@@ -18,7 +18,7 @@ def test_the_same_seed_gives_the_same_run(runner, whole, tmp_path, method, num_e
     assert_same_run(tmp_path / "run", whole(case))
 
 
-@pytest.mark.parametrize("method", SCRIPTS)
+@pytest.mark.parametrize("method", THOROUGHLY)
 def test_another_seed_gives_another_run(whole, method):
     one, other = whole(Case(method)), whole(Case(method, seed=1))
     assert metric_lines(one) != metric_lines(other)

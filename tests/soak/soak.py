@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 from harness import (
     ROOT,
     SCRIPTS,
+    THOROUGHLY,
     Case,
     DoesNotResume,
     Runner,
@@ -176,9 +177,9 @@ def pytest_output(log: Path, words: list[str], variables: dict[str, str]) -> str
 Part = tuple[Callable[[str, Sizes, Results], str], str]
 PARTS: dict[str, Part] = {  # the longest first, so that none is left alone at the end
     **{f"fuzz-{machine}": (soak_fuzz, machine) for machine in MACHINES},
-    **{f"kills-{method}": (soak_kills, method) for method in SCRIPTS},
+    **{f"kills-{method}": (soak_kills, method) for method in THOROUGHLY},
     "faults": (soak_faults, ""),
-    **{f"memory-{method}": (soak_memory, method) for method in SCRIPTS},
+    **{f"memory-{method}": (soak_memory, method) for method in THOROUGHLY},
 }
 
 
