@@ -145,6 +145,7 @@ TAAC = Script(
     learning=[
         {"seed": 7},
         {"env_kwargs": {"length": 9}},
+        {"target_range": (-0.1, 0.1)},
         {"num_envs": 3},
         {"batch_size": 24},
         {"buffer_size": 150},
@@ -190,7 +191,7 @@ TAAC = Script(
         ("InvertedDoublePendulum-v5", {"num_envs": 1, "td_mode": "sampled"}),
         ("InvertedDoublePendulum-v5", {"num_envs": 2, "train_on": "all"}),
         # Observations are a Dict beside the previous action.
-        ("FetchPush-v4", {"num_envs": 2, "frames_per_iteration": 20, "updates_per_iteration": 1}),
+        ("FetchPush-v4", {"num_envs": 2, "frames_per_iteration": 20, "updates_per_iteration": 1, "her": 0.8}),
     ],
     signals=[(signal.SIGINT, 130)],
     not_resumable=[["--env-id", "Pendulum-v1"], ["--hidden", "9"], ["--window", "4"], ["--reward-clip", "None"]],
@@ -221,6 +222,7 @@ SAC = Script(
                 "buffer_size": 150,
                 "learning_starts": 90,
                 "stop_at_score": -1e9,
+                "target_range": (-0.1, 0.1),
             },
             **{"learning_rate": 3e-3, "updates_per_iteration": 2, "frames_per_iteration": 3, "reward_clip": None},
         },
@@ -235,7 +237,7 @@ SAC = Script(
     resumed=[
         ("MountainCarContinuous-v0", {"num_envs": 2, "frames_per_iteration": 200, "updates_per_iteration": 20}),
         ("InvertedDoublePendulum-v5", {"num_envs": 1}),
-        ("FetchPush-v4", {"num_envs": 1, "frames_per_iteration": 20, "updates_per_iteration": 1}),
+        ("FetchPush-v4", {"num_envs": 1, "frames_per_iteration": 20, "updates_per_iteration": 1, "her": 0.8}),
     ],
     signals=[(signal.SIGTERM, 143)],
     not_resumable=[["--env-id", "Pendulum-v1"], ["--hidden", "9"], ["--reward-clip", "None"]],
@@ -249,7 +251,7 @@ LEARNING_AT_ONCE = {
     **{"seed": 7, "batch_size": 24, "gamma": 0.5, "tau": 0.5, "target_interval": 3, "hidden": (8, 8, 8)},
     **{"log_std_min": 0.0, "action_delta": 0.4, "env_kwargs": {"length": 9}, "num_envs": 3, "total_frames": 240},
     **{"buffer_size": 150, "learning_starts": 90, "stop_at_score": -1e9, "learning_rate": 3e-3, "reward_clip": None},
-    **{"updates_per_iteration": 2, "frames_per_iteration": 3},
+    **{"updates_per_iteration": 2, "frames_per_iteration": 3, "target_range": (-0.1, 0.1)},
 }
 """What every script reads."""
 
@@ -464,7 +466,7 @@ def test_every_argument_is_exercised(script):
     changed = {name for changes in cases for name in changes}
     elsewhere = {"env_id", "run_dir", "resume"}  # in every test, in every test, and below
     elsewhere |= {"env_engine", "env_timeout", "on_env_error"}  # in test_env_faults.py
-    elsewhere |= {"compile"}  # in test_compile.py
+    elsewhere |= {"compile", "her", "settings"}  # in test_compile.py and test_hindsight_scripts.py
     if script is SAC:
         elsewhere.add("window")  # only one is allowed: among the bad input below
     if script not in (TAAC, SAC):

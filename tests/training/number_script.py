@@ -62,6 +62,9 @@ gym.register("test_run/DarkDrift-v0", Drift, kwargs={"broken_camera": True})
 class Args:
     env_id: str = "test_run/Drift-v0"
     env_kwargs: dict[str, Any] = field(default_factory=dict)
+    settings: str = "paper"
+    her: float = 0.0
+    target_range: tuple[float, float] | None = None
     seed: int = 0
     total_frames: int = 40
     num_envs: int = 1
@@ -92,7 +95,7 @@ class Args:
     compile: bool = False
 
     @classmethod
-    def for_task(cls, env_id: str) -> Args:
+    def for_task(cls, env_id: str, settings: str | None = None) -> Args:
         return cls(env_id=env_id)
 
 

@@ -12,11 +12,13 @@ import pytest
 
 from taac_wrappers.training import tasks
 from taac_wrappers.training.tasks import (
+    LAPTOP,
     SETTINGS,
     TASKS,
     check_simulators,
     make_kwargs_for,
     resolve_env_id,
+    settings_by_default,
     settings_for,
     simulator_versions,
 )
@@ -45,6 +47,8 @@ PAPER = {
     "clip_advantage": (False, False, False, False, True),
     "eval_interval per actor": (2_500, 1_000, 50_000, 3_000, 20_000),
     "eval_episodes": (10, 10, 20, 10, 20),
+    "her": (0, 0, 0, 0, 0),
+    "target_range": (None, None, None, None, None),
 }
 
 
@@ -58,8 +62,34 @@ def test_settings_are_those_of_the_paper(column):
     assert {row.partition(" ")[0] for row in PAPER} == {field.name for field in dataclasses.fields(settings)}
 
 
+def test_settings_for_a_laptop_are_of_the_same_task_but_lighter():
+    """Networks, windows and discount are the paper's; an update costs less, and frames are fewer."""
+    for category, laptop in LAPTOP.items():
+        paper = SETTINGS[category]
+        for name in ("category", "gamma", "window", "hidden", "action_delta", "switch_delta", "log_std_min"):
+            assert getattr(laptop, name) == getattr(paper, name), name
+        for name in ("total_frames", "batch_size", "num_envs"):
+            assert getattr(laptop, name) < getattr(paper, name), name
+    low, high = LAPTOP["Manipulation"].target_range
+    assert (low, high) == (pytest.approx(-1 / (1 - LAPTOP["Manipulation"].gamma)), 0)  # rewards are -1 and 0
+
+
+@pytest.mark.parametrize(
+    ("env_id", "without", "with_accelerator"),
+    [
+        ("FetchPush-v2", "laptop", "paper"),
+        ("BipedalWalker-v3", "laptop", "paper"),
+        ("HalfCheetah-v5", "paper", "paper"),
+        ("Pendulum-v1", "paper", "paper"),
+    ],
+)
+def test_which_settings_are_the_default(env_id, without, with_accelerator):
+    assert settings_by_default(env_id, has_accelerator=False) == without
+    assert settings_by_default(env_id, has_accelerator=True) == with_accelerator
+
+
 def test_counts_are_integers():
-    for settings in SETTINGS.values():
+    for settings in [*SETTINGS.values(), *LAPTOP.values()]:
         for field in dataclasses.fields(settings):
             assert field.type != "int" or type(getattr(settings, field.name)) is int
 
