@@ -149,7 +149,7 @@ class Ours:
 
     def __init__(self, script: ModuleType, shape: Shape, settings: Settings, repetition: float, compile: bool):
         args = replace(
-            script.Args.for_task(shape.env_id),
+            script.Args.for_task(shape.env_id, "paper"),
             frames_per_iteration=settings.frames_per_iteration,
             updates_per_iteration=settings.updates_per_iteration,
             learning_starts=shape.fill,
@@ -166,7 +166,7 @@ class Ours:
             normalizer=self.learner.normalizer,
             replay=SequenceReplay(
                 observation_space,
-                self.agent.action_box,
+                script.recorded_space(self.agent),
                 capacity=args.buffer_size,
                 num_envs=args.num_envs,
                 seed=args.seed,
@@ -177,6 +177,7 @@ class Ours:
         self.observation, _ = self.envs.reset(seed=args.seed)
         self.state.replay.start(self.observation)
         self.args, self.random_action = args, functools.partial(repeating_action, repetition)
+        self.recorded_action = script.recorded_action
         self.wrapper_cost = WrapperCost(args.env_id, args.num_envs, script.wrap)
         self.watch = Stopwatch()
         self.watch.attach(self.agent, "act", "act")
@@ -188,26 +189,25 @@ class Ours:
     def train(self, frames: int) -> None:
         """The loop of ``main``, to the letter: a test compares them."""
         args, agent, learner, envs, state = self.args, self.agent, self.learner, self.envs, self.state
-        observation, random_action = self.observation, self.random_action
+        observation, random_action, recorded_action = self.observation, self.random_action, self.recorded_action
         replay, counters = state.replay, state.counters
         discount = np.full(args.num_envs, args.gamma)
         last = counters.frames + frames
         while counters.frames < last:
             # Act once in every environment: at random at first, then by the policy.
-            if counters.frames < args.learning_starts:
-                action = random_action(state.rng, envs.action_space)
-            else:
-                action = agent.act(observation)
-            observation, reward, terminated, truncated, infos = envs.step(action)
+            is_random = counters.frames < args.learning_starts
+            action = random_action(state.rng, envs.action_space) if is_random else agent.act(observation)
+            next_observation, reward, terminated, truncated, infos = envs.step(action)
             replay.add(
-                infos["executed_action"],
+                recorded_action(agent, observation, action, infos, is_random),
                 reward,
                 terminated,
                 truncated,
-                observation,
+                next_observation,
                 repeated=infos["repeated"],
                 discount=infos.get("discount", discount),
             )
+            observation = next_observation
             counters.count(infos["frames"])
             if (done := terminated | truncated | envs.faulty).any():
                 replay.forget(envs.faulty)  # failed in the middle of an episode

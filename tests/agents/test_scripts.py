@@ -37,8 +37,8 @@ from gymnasium.spaces import Box
 from safetensors.torch import load_file
 
 from taac_wrappers.agent import load_agent
+from taac_wrappers.training import hindsight, tasks
 from taac_wrappers.training import run as run_module
-from taac_wrappers.training import tasks
 from taac_wrappers.training.arguments import BadInput, command_line, exit_with, parse
 from taac_wrappers.training.config import from_config
 from taac_wrappers.training.envs import make_env
@@ -594,7 +594,7 @@ def test_a_run_records_how_likely_its_actions_were(script, tmp_path, monkeypatch
         replays.append(SequenceReplay(*args, **kwargs))
         return replays[-1]
 
-    monkeypatch.setattr(script.module, "SequenceReplay", make_replay)
+    monkeypatch.setattr(hindsight, "SequenceReplay", make_replay)
     changes = {"total_frames": 120, "learning_rate": 1e-30, "eval_interval": 10**6, "num_envs": 2}
     assert script.module.main(script.smoke_args(tmp_path / "run", **changes)) == 0
     windows = replays[0].sample(400)
@@ -821,9 +821,9 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 @every_script
 def test_help_shows_the_defaults_of_the_task(script, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    code, out, _ = command(script, "--env-id", "FetchPush-v2", "--help")
+    code, out, _ = command(script, "--env-id", "FetchPush-v2", "--settings", "paper", "--help")
     assert code == 0
-    shown = {"num-envs": 38, "batch-size": 4864, "learning-rate": 0.001, "hidden": "256 256 256"}
+    shown = {"settings": "paper", "num-envs": 38, "batch-size": 4864, "learning-rate": 0.001, "hidden": "256 256 256"}
     shown |= {"window": 1 if script is SAC else 3}
     shown |= {f"{flag}, --no-{flag}": False for flag in ("track", "capture-video", "compile")}
     for flag, default in shown.items():

@@ -72,7 +72,7 @@ def policy_losses_of_krep(learner, critics, batch) -> dict[str, torch.Tensor]:
 
 
 def policy_losses_of_hybrid(learner, critics, batch) -> dict[str, torch.Tensor]:
-    """Two losses of two policies: each is trained while the other is held fixed."""
+    """Two losses of two policies: each is trained while the other is held fixed. What is logged counts values once."""
     agent = learner.agent
     policy, switch = agent.policies(batch.observation)
     action, log_prob = policy.sample_with_log_prob()
@@ -81,7 +81,7 @@ def policy_losses_of_hybrid(learner, critics, batch) -> dict[str, torch.Tensor]:
     temperatures = agent.log_action_temperature.exp().detach(), agent.log_switch_temperature.exp().detach()
     of_action = temperatures[0] * log_prob - (probabilities.detach() * q).sum(-1)
     of_switch = -temperatures[1] * binary_entropy(beta) - (probabilities * q.detach()).sum(-1)
-    actor = (of_action + of_switch).mean()
+    actor = (of_action + of_switch).mean() + (probabilities * q).sum(-1).mean().detach()
     switch_target, action_target = learner.entropy_targets
     temperature = agent.log_switch_temperature * (binary_entropy(beta).detach() - switch_target).mean()
     temperature = temperature + agent.log_action_temperature * (-log_prob.detach() - action_target).mean()

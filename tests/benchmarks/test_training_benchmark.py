@@ -143,7 +143,7 @@ def tables_of(text: str) -> list[list[dict[str, str]]]:
 
 
 def test_runs_and_prints_tables(monkeypatch, capsys):
-    def small(env_id):
+    def small(env_id, settings="paper"):
         return replace(settings_for(env_id), batch_size=32, hidden=(16, 16))
 
     for module in (training, taac_continuous, sac_continuous):
