@@ -112,46 +112,41 @@ class HindsightReplay(SequenceReplay):
     ) -> Windows:
         if self._share == 0:
             return super()._read_windows(position, train_on, look_at)
-        column, goal = self._draw_goals(position[0])
-        is_new, goal_of = np.zeros(position.shape[1], bool), np.zeros((position.shape[1], goal.shape[1]), np.float32)
-        is_new[column], goal_of[column] = True, goal
-        # What would have happened, for all transitions of these windows: [n] with their places in [N, B].
-        row, number = np.nonzero(position[:, column] >= 0)
-        place = row, column[number]
-        achieved = self._observation["achieved_goal"][self._next_slot(position[place])]
-        reward = self._rules.reward(achieved, goal[number])
-        if self._rules.terminated is not None:
-            ends = np.zeros(position.shape, bool)
-            ends[place] = self._rules.terminated(achieved, goal[number])
-            after_the_end = np.zeros(position.shape, bool)
-            after_the_end[1:] = np.logical_or.accumulate(ends[:-1], axis=0)
-            position = np.where(after_the_end, -1, position)
-
-        windows = super()._read_windows(position, train_on, look_at)
-        windows.reward[place] = reward
-        windows.reward[~windows.valid] = 0.0
+        is_new, goal = self._draw_goals(position[0])
+        reward, stops = self._judged(position, is_new, goal)
+        windows = super()._read_windows(_cut_after(position, stops), train_on, look_at)
+        windows.reward = np.where(is_new & windows.valid, reward, windows.reward)
         if self._rules.terminated is not None:
             ended = windows.terminated | windows.truncated
-            windows.terminated = np.where(is_new, ends & windows.valid, windows.terminated)
+            windows.terminated = np.where(is_new, stops & windows.valid, windows.terminated)
             # Where another goal ended the recorded episode, nothing ends with this one: it is cut there, as by a limit.
-            windows.truncated = np.where(is_new, ended & ~ends, windows.truncated)
-        column_of = np.broadcast_to(np.arange(position.shape[1]), position.shape)
-        of_next = np.zeros(len(windows.next_observation["desired_goal"]), np.int64)
-        of_next[windows.next_of[windows.valid]] = column_of[windows.valid]
-        of_trained = column_of.reshape(-1)[windows.trained]
-        for observation, of_window in ((windows.observation, of_trained), (windows.next_observation, of_next)):
-            observation["desired_goal"][is_new[of_window]] = goal_of[of_window][is_new[of_window]]
+            windows.truncated = np.where(is_new, ended & ~stops, windows.truncated)
+        _show_goals(windows, is_new, goal)
         return windows
 
     def _draw_goals(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which windows ``[B]`` get a new goal, and these goals: of a later observation of the episode, uniformly."""
-        column = np.flatnonzero(self.rng.random(len(start)) < self._share)
-        env = start[column] // self.length
+        """Which windows get a new goal, ``[B]``, and these goals, ``[B, d]``: of any later observation of the episode."""
+        is_new = self.rng.random(len(start)) < self._share
+        slot = start[is_new]
+        env = slot // self.length
         head = self._head[env]
-        time = head - (head - (start[column] - self._base[env])) % self.length
+        time = head - (head - (slot - self._base[env])) % self.length
         last = self._last_observation(env, time)
-        chosen = time + 1 + (self.rng.random(len(column)) * (last - time)).astype(np.int64)
-        return column, self._observation["achieved_goal"][self._flat(env, chosen)]
+        chosen = time + 1 + (self.rng.random(len(slot)) * (last - time)).astype(np.int64)
+        achieved = self._observation["achieved_goal"]
+        goal = np.zeros((len(start), *achieved.shape[1:]), achieved.dtype)
+        goal[is_new] = achieved[self._flat(env, chosen)]
+        return is_new, goal
+
+    def _judged(self, position: np.ndarray, is_new: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of every transition of the windows with a new goal, ``[N, B]``: its reward, and whether the episode stops."""
+        reward, stops = np.zeros(position.shape, np.float32), np.zeros(position.shape, bool)
+        place = np.nonzero((position >= 0) & is_new)
+        achieved, wanted = self._observation["achieved_goal"][self._next_slot(position[place])], goal[place[1]]
+        reward[place] = self._rules.reward(achieved, wanted)
+        if self._rules.terminated is not None:
+            stops[place] = self._rules.terminated(achieved, wanted)
+        return reward, stops
 
     def _last_observation(self, env: np.ndarray, time: np.ndarray) -> np.ndarray:
         """The absolute time of the last observation of the episode that stands at ``time``."""
@@ -184,3 +179,20 @@ class HindsightReplay(SequenceReplay):
         assert isinstance(empty, HindsightReplay)
         empty._forget_ends()
         return empty
+
+
+def _cut_after(position: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """``position`` without what follows the first stop of a window."""
+    is_after = np.zeros(position.shape, bool)
+    is_after[1:] = np.logical_or.accumulate(stops[:-1], axis=0)
+    return np.where(is_after, -1, position)
+
+
+def _show_goals(windows: Windows, is_new: np.ndarray, goal: np.ndarray) -> None:
+    """Put the new goals ``[B, d]`` into all observations of their windows."""
+    column = np.broadcast_to(np.arange(len(is_new)), windows.valid.shape)
+    of_next = np.zeros(len(windows.next_observation["desired_goal"]), np.int64)
+    of_next[windows.next_of[windows.valid]] = column[windows.valid]
+    of_trained = column.reshape(-1)[windows.trained]
+    for observation, window in ((windows.observation, of_trained), (windows.next_observation, of_next)):
+        observation["desired_goal"][is_new[window]] = goal[window][is_new[window]]
