@@ -23,7 +23,7 @@ train: $(READY)  ## train TAAC on MountainCarContinuous until it is solved (abou
 test: $(READY)  ## run all tests, with the examples of docstrings and docs, on all cores
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-soak: $(READY)  ## the long test: memory, kills, fuzzing, all other faults
+soak: $(READY)  ## the long test: memory, kills, fuzzing, all other faults, a goal task
 	$(BIN)/python tests/soak/soak.py
 
 lint: $(READY)  ## check style and types

@@ -125,7 +125,7 @@ class HindsightReplay(SequenceReplay):
         return windows
 
     def _draw_goals(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which windows get a new goal, ``[B]``, and these goals, ``[B, d]``: of any later observation of the episode."""
+        """Which windows get a new goal, ``[B]``, and these goals, ``[B, d]``: of a later observation of the episode."""
         is_new = self.rng.random(len(start)) < self._share
         slot = start[is_new]
         env = slot // self.length

@@ -1,4 +1,4 @@
-"""The long test: `make soak`. Memory, kills, fuzzing and every other fault, again and again.
+"""The long test: `make soak`. Memory, kills, fuzzing and every other fault, again and again; a goal task is learned.
 
     python tests/soak/soak.py [--frames N] [--kills N] [--examples N] [--rounds N] [--at-once N] [part ...]
 
@@ -40,6 +40,8 @@ from harness import (
     kill_at_random_times,
 )
 from memory import FRAMES, summarize, train_and_sample
+
+from taac_wrappers.training.tracking import read_metrics
 
 KILLS_PER_RUN = 5
 EXAMPLES_PER_PROCESS = 1_000  # Hypothesis remembers every example, and gets slower
@@ -161,6 +163,20 @@ def soak_faults(_: str, sizes: Sizes, results: Results) -> str:
     return f"{tests} tests in {sizes.rounds} rounds"
 
 
+def soak_learning(env_id: str, _: Sizes, results: Results) -> str:
+    """A goal task is learned with hindsight, as well as can be, in so many frames."""
+    run_dir, frames = results.folder / "run", 20_000
+    words = ["--env-id", env_id, "--settings", "laptop", "--total-frames", frames, "--eval-interval", 5_000]
+    words += ["--final-episodes", 20, "--run-dir", run_dir]
+    subprocess.run([sys.executable, SCRIPTS["taac"], *map(str, words)], check=True, env=environment())
+    success = float(read_metrics(run_dir / "metrics.csv")["final/success"][1][-1])
+    results.add(frames=frames, success=success)
+    found = f"success {success:.2f} over 20 episodes after {frames:,} frames of {env_id}"
+    if success < 1:
+        raise Broken(found)
+    return found
+
+
 def pytest_output(log: Path, words: list[str], variables: dict[str, str]) -> str:
     """What pytest said; every failure is named in the error, with all the rest in ``log``."""
     command = [sys.executable, "-m", "pytest", "-q", *words]
@@ -179,6 +195,7 @@ PARTS: dict[str, Part] = {  # the longest first, so that none is left alone at t
     **{f"fuzz-{machine}": (soak_fuzz, machine) for machine in MACHINES},
     **{f"kills-{method}": (soak_kills, method) for method in THOROUGHLY},
     "faults": (soak_faults, ""),
+    "learning-FetchReach": (soak_learning, "FetchReach-v4"),
     **{f"memory-{method}": (soak_memory, method) for method in THOROUGHLY},
 }
 
