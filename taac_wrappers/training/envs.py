@@ -79,7 +79,7 @@ def make_env(
     try:
         env = gym.make(env_id, **make_kwargs)
     except Exception as error:  # whatever an argument that it does not know, or cannot use, makes of it
-        if not env_kwargs:
+        if not env_kwargs or render_mode is not None:  # which may not be known either
             raise
         raise ValueError(f"--env-kwargs {dict(env_kwargs)} cannot be used: {error}") from error
     if env.unwrapped.spec is not None and env.unwrapped.spec.entry_point == _BIPEDAL_WALKER:
