@@ -30,7 +30,7 @@ class Task:
 
 TASKS = {
     "mountaincar": Task(
-        "MountainCarContinuous-v0", 90.0, {"TAAC": [f"taac_s{seed}" for seed in range(3)], "SAC": ["sac_s0"]}
+        "MountainCarContinuous-v0", 90.0, {"TAAC": [f"taac_s{seed}" for seed in range(3)], "SAC": ["sac_s0", "sac_s1"]}
     ),
     "lunarlander": Task("LunarLanderContinuous-v3", 200.0, {"TAAC": ["taac_s0", "taac_s1"]}),
     "doublependulum": Task("InvertedDoublePendulum-v5", 9000.0, {"TAAC": ["taac_s0", "taac_s1"]}),
