@@ -1,0 +1,1 @@
+"""Comparing methods: which there are, what their runs left behind, and what can be said of it."""
