@@ -21,6 +21,7 @@ train: $(READY)  ## train TAAC on MountainCarContinuous until it is solved (abou
 	$(BIN)/python agents/taac_continuous.py --env-id MountainCarContinuous-v0 --stop-at-score 90
 
 test: $(READY)  ## run all tests, with the examples of docstrings and docs, on all cores
+	@sh tests/install_browser.sh
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 soak: $(READY)  ## the long test: memory, kills, fuzzing, all other faults, a goal task

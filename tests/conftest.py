@@ -6,8 +6,15 @@ import sys
 # Before torch is imported: threads that wait by spinning starve each other on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run on all cores already
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many processes that are started need not all compile the package
 
 import toy_envs  # noqa: F401, registers the toy environment
+from browser import (  # noqa: F401, here so that they are known to all tests, and to the process that has only workers
+    browser,
+    open_page,
+    pytest_collection_modifyitems,
+    pytest_terminal_summary,
+)
 from hypothesis import settings
 
 # State machines: long enough to fill a ring and to end several episodes, short enough for many examples.

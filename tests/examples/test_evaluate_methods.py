@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -10,51 +9,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from untrained_runs import ENV, METHODS
 
 from taac_wrappers.agent import load_agent
 from taac_wrappers.training.arguments import BadInput
-from taac_wrappers.training.config import plain
 from taac_wrappers.training.envs import make_env
 from taac_wrappers.training.files import read_config, write_config
 
-ROOT = Path(__file__).parents[2]
-METHODS = sorted(path.stem.removesuffix("_continuous") for path in (ROOT / "agents").glob("*_continuous.py"))
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
-ENV, EPISODES, SEED, WINDOW = "Pendulum-v1", 2, 1, 5
+EPISODES, SEED = 2, 1
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(ROOT / "examples")
+def example(examples_on_path: None) -> ModuleType:
     import evaluate
 
     return evaluate
 
 
-@pytest.fixture(scope="module")
-def run_of(tmp_path_factory: pytest.TempPathFactory):
-    """Gives the folder that a run of a method leaves, as far as evaluation looks at it; its agent is not trained."""
-    folder = tmp_path_factory.mktemp("runs")
+@pytest.fixture
+def kinds(example: ModuleType) -> dict[str, type]:
+    from trained_agent import METHODS
 
-    def run(method: str) -> Path:
-        if not (folder / method).exists():
-            script = importlib.import_module(f"{method}_continuous")
-            args = script.Args.for_task(ENV)
-            args.hidden, args.window = (8, 8), 1 if method == "sac" else WINDOW
-            env = make_env(ENV, lambda env: script.wrap(env, args))
-            torch.manual_seed(0)
-            agent = script.make_agent(args, env.observation_space, env.action_space)
-            with torch.no_grad():
-                for critic in agent.critics.twins:
-                    critic.head.weight.mul_(1000)  # opinions about when to repeat, and for how long
-            (folder / method).mkdir()
-            agent.save(folder / method / "agent.safetensors")
-            config = {"method": method, "resolved_env_id": ENV, "args": plain(vars(args))}
-            write_config(folder / method, config)
-        return folder / method
-
-    return run
+    return METHODS
 
 
 def evaluated(example: ModuleType, path: Path, capsys: pytest.CaptureFixture, **changes: Any) -> str:
@@ -80,8 +57,8 @@ def returns_in_the_bare_env(agent: Any) -> tuple[list[float], int]:
     return returns, new_actions
 
 
-def test_all_scripts_are_known(example):
-    assert sorted(example.METHODS) == METHODS
+def test_all_scripts_are_known(kinds):
+    assert sorted(kinds) == METHODS
     assert len(METHODS) == 7
 
 
@@ -115,10 +92,9 @@ def test_how_long_an_agent_holds_an_action_is_its_own_affair(method, args, run_o
 
 
 @EVERY_METHOD
-def test_the_agent_of_another_method_is_refused(method, run_of, example, tmp_path):
+def test_the_agent_of_another_method_is_refused(method, run_of, example, kinds, tmp_path):
     """Also where the spaces of both are the same: SAC would be made to hold its actions."""
     shutil.copytree(run_of(method), tmp_path / "run")
-    kinds = example.METHODS
     others = [other for other in METHODS if kinds[other] is not kinds[method]]
     for other in others:
         write_config(tmp_path / "run", read_config(run_of(method)) | {"method": other})

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate"}  # os.replace reports itself as os.rename
+SCRIPT = Path(__file__).parents[2] / "agents" / "taac_continuous.py"
 WRITING = os.O_WRONLY | os.O_RDWR
 NUMBER = re.compile(r"\d+(-[0-9a-f]{16}|\.\d+)?")
 
@@ -153,7 +154,7 @@ def import_once() -> None:
     """What every child needs. None of it may start a thread: a fork would lose it."""
     for module in ("mujoco", "matplotlib.backends.backend_agg", "matplotlib.figure", "torch.utils.tensorboard", "tyro"):
         importlib.import_module(module)
-    importlib.import_module("taac_wrappers.training.run")
+    runpy.run_path(str(SCRIPT), run_name="imported")  # and with it all of the package that a script needs
     from matplotlib.figure import Figure
 
     Figure().savefig(io.BytesIO())  # the first figure reads the fonts
