@@ -1,7 +1,7 @@
 """A page that plays episodes of a trained agent frame by frame, and shows when it acts, when it repeats, and why.
 
 python examples/view_repetition.py examples/pretrained/MountainCarContinuous-v0 -o view
-python examples/view_repetition.py runs/MY_RUN -o view --episodes 5 --gif
+python examples/view_repetition.py runs/MY_RUN -o view --episodes 5 --film mp4
 python examples/view_repetition.py agent.safetensors -o view --env-id MountainCarContinuous-v0
 """
 
@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -59,7 +59,7 @@ class Args:
     """the environment, if no config.json beside the agent names it, or if it has to be imported from a module"""
     env_kwargs: dict[str, Any] | None = None
     """its arguments as JSON, if they are not those that the config.json names"""
-    gif: bool = False
+    film: Literal["gif", "mp4"] | None = None
     """write a film of every episode, too"""
 
 
@@ -74,6 +74,8 @@ def main(args: Args) -> int:
             raise ValueError(f"--output {str(args.output)!r} is not a folder")
         trained = find_agent(args.path, args.env_id, args.env_kwargs)
         trained.check_fit(trained.make_env())
+        if args.film == "mp4":
+            require_moviepy()
         env, camera = filmed_env(trained)
         args.output.mkdir(parents=True, exist_ok=True)
     fps = float(env.metadata.get("render_fps") or 30)
@@ -85,9 +87,9 @@ def main(args: Args) -> int:
     page = args.output / "index.html"
     page.write_text(html(trained, episodes, fps), encoding="utf-8")
     print(f"page: {page} ({page.stat().st_size / 1e6:.1f} MB)")
-    if args.gif:
+    if args.film is not None:
         for number, episode in enumerate(episodes, 1):
-            film = args.output / f"episode_{number}.gif"
+            film = args.output / f"episode_{number}.{args.film}"
             write_film(film, episode, fps)
             print(f"film: {film} ({film.stat().st_size / 1e6:.1f} MB)")
     return 0
@@ -146,16 +148,32 @@ def compact(values: Iterable[float]) -> list[float | None]:
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
+def require_moviepy() -> None:
+    try:
+        import moviepy  # noqa: F401
+    except ImportError as error:
+        raise ImportError('--film mp4 needs moviepy: pip install "taac-wrappers[video]"') from error
+
+
 def write_film(path: Path, episode: Episode, fps: float) -> None:
-    """A GIF: the pictures above a timeline that fills as the episode goes on."""
-    first, *others = (film_frame(episode, frame) for frame in range(len(episode.pictures)))
+    """A GIF or, by the path's ending, an MP4: the pictures above a timeline that fills as the episode goes on."""
+    count = len(episode.pictures)
+    if path.suffix == ".mp4":
+        from moviepy import VideoClip
+
+        clip = VideoClip(lambda t: np.asarray(film_frame(episode, round(t * fps))), duration=count / fps)
+        clip.write_videofile(str(path), fps, audio=False, logger=None)
+        return
+    frames = (film_frame(episode, frame) for frame in range(count))
+    first, *others = (frame.quantize(64, dither=Image.Dither.NONE) for frame in frames)
     duration = max(SHORTEST, 10 * round(100 / fps))  # a GIF counts hundredths of a second
     first.save(path, save_all=True, append_images=others, duration=duration, loop=0)
 
 
 def film_frame(episode: Episode, frame: int) -> Image.Image:
     picture = Image.open(io.BytesIO(episode.pictures[frame]))
-    image = Image.new("RGB", (picture.width, picture.height + STRIP), "white")
+    even = picture.width + picture.width % 2, picture.height + STRIP + picture.height % 2  # as an MP4 has to be
+    image = Image.new("RGB", even, "white")
     image.paste(picture)
     draw = ImageDraw.Draw(image)
     bar_width = picture.width / len(episode.repeated)
@@ -165,7 +183,7 @@ def film_frame(episode: Episode, frame: int) -> Image.Image:
         left, right = int(index * bar_width), int((index + 1) * bar_width) - 1
         draw.rectangle((left, top, max(left, right), image.height), fill=colour)  # there may be more frames than pixels
     draw.text((4, picture.height + 2), what_happens(episode, frame), fill="black", font=ImageFont.load_default(14))
-    return image.quantize(64, dither=Image.Dither.NONE)
+    return image
 
 
 def what_happens(episode: Episode, frame: int) -> str:

@@ -107,7 +107,7 @@ def performance_profiles(comparison: Comparison, category: str) -> go.Figure:
 
 def _laid_out(figure: go.Figure, title: str, x: str, y: str) -> go.Figure:
     figure.update_layout(
-        title=title, xaxis_title=x, yaxis_title=y, template="plotly_white", height=460, hovermode="x unified"
+        title=title, xaxis_title=x, yaxis_title=y, template="plotly_white", height=500, hovermode="x unified"
     )
     return figure
 

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import torch
 from browser import watch
-from PIL import Image
+from imageio_ffmpeg import read_frames
+from PIL import Image, ImageSequence
 from untrained_runs import ENV, METHODS
 
 from taac_wrappers import KRepWrapper
@@ -190,7 +191,7 @@ def test_what_an_environment_calls_repeated_is_its_own_affair(recording):
 
 
 def test_it_writes_a_page_and_films(run_of, example, tmp_path, capsys):
-    args = example.Args(run_of("taac"), tmp_path / "a" / "view", episodes=2, env_kwargs=SHORT, gif=True)
+    args = example.Args(run_of("taac"), tmp_path / "a" / "view", episodes=2, env_kwargs=SHORT, film="gif")
     assert example.main(args) == 0
     written = sorted(path.name for path in (tmp_path / "a" / "view").iterdir())
     assert written == ["episode_1.gif", "episode_2.gif", "index.html"]
@@ -245,21 +246,36 @@ def test_what_cannot_be_filmed_is_refused(run_of, example, tmp_path, monkeypatch
     assert not (tmp_path / "view").exists()
 
 
-def test_films_tell_acting_from_repeating_without_colours(recorded, example, tmp_path):
+@pytest.mark.parametrize("kind", ["gif", "mp4"])
+def test_films_tell_acting_from_repeating_without_colours(kind, recorded, example, tmp_path):
     (episode,) = recorded("sac_krep")
-    example.write_film(tmp_path / "film.gif", episode, fps=30)
-    film: Any = Image.open(tmp_path / "film.gif")
-    assert film.n_frames == FRAMES + 1
+    example.write_film(tmp_path / f"film.{kind}", episode, fps=30)
+    film = frames_of_film(tmp_path / f"film.{kind}")
+    assert len(film) == FRAMES + 1
     for now in (0, 7, FRAMES):
-        film.seek(now)
-        grey = np.asarray(film.convert("L"))
-        middles = ((np.arange(FRAMES) + 0.5) * film.width / FRAMES).astype(int)
+        grey = np.asarray(film[now].convert("L"))
+        middles = ((np.arange(FRAMES) + 0.5) * grey.shape[1] / FRAMES).astype(int)
         upper, lower = grey[-example.STRIP // 2 + 3, middles], grey[-2, middles]
         played, acts = np.arange(FRAMES) <= now, ~np.array(episode.repeated)
         assert (lower[played & acts] < DARK).all()
         assert (lower[~(played & acts)] > LIGHT).all()
         assert (upper[played & acts] < DARK).all()
         assert (upper[~acts] > 240).all()  # a repeat's bar is not as high
+
+
+def frames_of_film(path: Path) -> list[Image.Image]:
+    if path.suffix == ".gif":
+        return [frame.convert("RGB") for frame in ImageSequence.Iterator(Image.open(path))]
+    film = read_frames(path)
+    size = next(film)["size"]
+    return [Image.frombytes("RGB", size, frame) for frame in film]
+
+
+def test_an_mp4_needs_moviepy(run_of, example, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "moviepy", None)
+    with pytest.raises(BadInput, match=r'--film mp4 needs moviepy: pip install "taac-wrappers\[video\]"'):
+        example.main(example.Args(run_of("taac"), tmp_path / "view", film="mp4"))
+    assert not (tmp_path / "view").exists()
 
 
 def test_films_of_more_frames_than_pixels(recorded, example):
