@@ -121,9 +121,10 @@ class Run:
 
     def _tell_settings(self) -> None:
         if self.args.settings == "laptop" and not self.folder.resuming:
+            hindsight = f", hindsight {self.args.her:g}" if self.args.her else ""
             print(
                 f"settings for a computer without an accelerator: {self.args.num_envs} environments, batches of "
-                f"{self.args.batch_size}, hindsight {self.args.her:g}; the paper's with --settings paper",
+                f"{self.args.batch_size}{hindsight}; the paper's with --settings paper",
                 file=sys.stderr,
             )
 
