@@ -7,6 +7,7 @@ versions of everything that decides how a run goes.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
@@ -19,7 +20,7 @@ import numpy as np
 
 from taac_wrappers.benchmark.commands import NOT_LEARNED_FROM, command_of, method_of
 from taac_wrappers.benchmark.methods import METHODS
-from taac_wrappers.training.files import read_config, read_json
+from taac_wrappers.training.files import TEMPORARY, read_config, read_json, write_atomically
 from taac_wrappers.training.tracking import METRICS, read_metrics
 
 Curve = tuple[np.ndarray, np.ndarray]
@@ -73,14 +74,25 @@ def write_result(folder: Path, result: RunResult) -> Path:
             raise ValueError(f"{name} must be letters, digits, dots, dashes and underscores, got {value!r}")
     path = Path(folder) / result.env_name / f"{result.exp_name}_s{result.seed}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for metric, (frames, values) in result.metrics.items():
-            for frame, value in zip(frames.tolist(), values.tolist(), strict=True):
-                writer.writerow((result.exp_name, result.env_name, result.seed, metric, frame, value))
-    path.with_suffix(".json").write_text(json.dumps(result.made_by, indent=1, sort_keys=True) + "\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for metric, (frames, values) in result.metrics.items():
+        for frame, value in zip(frames.tolist(), values.tolist(), strict=True):
+            writer.writerow((result.exp_name, result.env_name, result.seed, metric, frame, value))
+    made_by = json.dumps(result.made_by, indent=1, sort_keys=True) + "\n"
+    write_atomically(path.with_suffix(".json"), made_by.encode())
+    write_atomically(path, text.getvalue().encode())  # last: where it is, the run is done
     return path
+
+
+def env_name_of(env_id: str) -> str:
+    """The name of its results: a module to import, or a namespace, is no part of a file's name.
+
+    >>> env_name_of("mymodule:mine/Walk-v0")
+    'mine-Walk-v0'
+    """
+    return env_id.rpartition(":")[2].replace("/", "-")
 
 
 def result_of_run(run_dir: Path, exp_name: str) -> RunResult:
@@ -102,7 +114,7 @@ def result_of_run(run_dir: Path, exp_name: str) -> RunResult:
         raise ValueError(f"{run_dir} has no final/score yet: the run is not finished")
     return RunResult(
         exp_name,
-        env_id.rpartition(":")[2].replace("/", "-"),  # a module to import, or a namespace, is no part of a file's name
+        env_name_of(env_id),
         args["seed"],
         {name: curve for name, curve in metrics.items() if name.startswith(KEPT)},
         {
@@ -152,5 +164,5 @@ def read_results(folder: Path) -> Iterator[RunResult]:
     """Every run below ``folder``, ordered by environment, method and seed."""
     if not Path(folder).is_dir():
         raise ValueError(f"{str(folder)!r} is not a folder of results")
-    paths = Path(folder).glob("*/*.csv")
+    paths = (path for path in Path(folder).glob("*/*.csv") if not path.name.startswith(TEMPORARY))
     yield from sorted(map(read_result, paths), key=lambda run: (run.env_name, run.exp_name, run.seed))
