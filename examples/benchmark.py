@@ -72,7 +72,9 @@ def main(args: Args) -> int:
         workplace = workplace_of(args)
         workplace.check_script_args(cells)
         left = [cell for cell in cells if not workplace.is_done(cell)]
-        console.print(f"{len(cells)} cells, {len(cells) - len(left)} of them done before: {workplace.results}")
+        console.print(
+            f"{len(cells)} cells, {len(cells) - len(left)} of them done before: {workplace.results}", soft_wrap=True
+        )
         if args.dry_run:
             workers = args.workers or os.cpu_count() or 1
             return 0 if print_estimate(workplace, left, workers, console) else 1

@@ -28,8 +28,8 @@ from taac_wrappers.training.tracking import METRICS, read_metrics
 
 HOW = (
     "Each script is run for 2,000 frames, or four rounds of updates if that is more: random ones, learning, and an "
-    "evaluation. What is counted is how long a core was busy, so that other programs hardly matter; episodes of "
-    "evaluations count as long as they may be."
+    "evaluation. What is counted is how long a core was busy with it; other programs on the cores slow it down "
+    "nevertheless. Episodes of evaluations count as long as they may be."
 )
 
 LOG_INTERVAL = 500
@@ -107,8 +107,8 @@ def print_estimate(workplace: Workplace, cells: Collection[Cell], workers: int, 
     """Measure one cell of each method on each task, and print what all of them take; False if one could not be run."""
     console.print(HOW, highlight=False, soft_wrap=True)
     table = Table()
-    table.add_column("cells")
-    for column in ("seeds", "frames each", "core-hours each", "core-hours"):
+    table.add_column("cells", overflow="fold")
+    for column in ("seeds", "frames", "core-hours", "of all"):
         table.add_column(column, justify="right")
     all_hours, failed = 0.0, []
     for (method, env_id), seeds in Counter((cell.method, cell.env_id) for cell in cells).items():

@@ -112,7 +112,7 @@ class Display:
 
     def time_passes(self) -> None:
         now = time.monotonic()
-        if now - self._shown_at < self._interval:
+        if now - self._shown_at < self._interval * max(1, len(self._running) / ROWS):  # each is a file to read
             return
         self._shown_at = now
         for cell in self._running:

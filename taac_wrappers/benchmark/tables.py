@@ -89,7 +89,7 @@ def category_table(comparison: Comparison, metric: str) -> Table:
     rows = []
     for category in paper.ROWS:
         ours = [_category_cell(comparison, metric, exp_name, category) for exp_name in METHODS]
-        theirs = [Cell(f"{of.mean:.2f} [{of.std:.2f}]") for of in (printed[exp_name][category] for exp_name in METHODS)]
+        theirs = [_printed_cell(printed.get(exp_name, {}).get(category)) for exp_name in METHODS]
         rows += [[Cell(category), Cell("ours"), *ours], [Cell(category), Cell("paper"), *theirs]]
     about = (
         "Mean over the tasks of a category; in brackets the mean over tasks of the standard deviation over seeds. "
@@ -99,6 +99,11 @@ def category_table(comparison: Comparison, metric: str) -> Table:
     if metric == "n_aucs":
         about += " n-AUC is the mean of all evaluations; ours begin when learning does, and curves are not smoothed."
     return Table(f"{name} by category", about, ["category", "", *map(title_of, METHODS)], rows)
+
+
+def _printed_cell(spread: paper.Printed | None) -> Cell:
+    """None is a method that the paper does not know."""
+    return Cell("–" if spread is None else f"{spread.mean:.2f} [{spread.std:.2f}]")
 
 
 def _category_cell(comparison: Comparison, metric: str, exp_name: str, category: str) -> Cell:

@@ -35,7 +35,8 @@ def make_run(folder: Path, args: argparse.Namespace) -> None:
     folder.mkdir(parents=True)
     (folder / "metrics.csv").write_text("frame,metric,value\n")
     values = {"env_id": args.env_id, "seed": args.seed, "settings": args.settings}
-    config = {"method": "sac_ez", "resolved_env_id": args.env_id, "args": values}
+    method = Path(sys.argv[0]).stem.removesuffix("_continuous")
+    config = {"method": method, "resolved_env_id": args.env_id, "args": values}
     (folder / "config.json").write_text(json.dumps(config))
 
 

@@ -10,6 +10,10 @@ from types import ModuleType
 import pytest
 from untrained_runs import ROOT
 
+from taac_wrappers.benchmark.comparison import Comparison
+from taac_wrappers.benchmark.methods import METHODS, Method
+from taac_wrappers.benchmark.tables import markdown_report
+
 LIGHT_SCRIPT = ROOT / "tests" / "benchmark" / "light_script.py"
 
 
@@ -19,7 +23,8 @@ def example(examples_on_path: None, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     import benchmark
 
     scripts = tmp_path_factory.mktemp("scripts")
-    (scripts / "sac_ez_continuous.py").symlink_to(LIGHT_SCRIPT)
+    for method in ("sac_ez", "my_own"):
+        (scripts / f"{method}_continuous.py").symlink_to(LIGHT_SCRIPT)
     monkeypatch.setattr(benchmark, "SCRIPTS", scripts)
     monkeypatch.chdir(tmp_path)
     return benchmark
@@ -44,6 +49,16 @@ def test_results_are_there_and_what_is_done_is_not_run_again(example, monkeypatc
     assert "3 cells, 2 of them done before" in capsys.readouterr().out
     assert (tmp_path / "runs" / "Pendulum-v1" / "sac-ez_s0.log").read_text().count("begins at") == 1
     assert len(list((tmp_path / "results").rglob("*.csv"))) == 3
+
+
+def test_a_method_of_one_s_own_is_run_and_reported(example, monkeypatch, tmp_path):
+    monkeypatch.setitem(METHODS, "my-own", Method("My own", "my_own_continuous.py"))
+    assert call(example, monkeypatch, "--methods my-own sac-ez --tasks Pendulum-v1 --seeds 1") == 0
+    (tmp_path / "results" / "random.json").write_text('{"scores": {"Pendulum-v1": {"score": 0}}}')
+    text = markdown_report(Comparison.read(tmp_path / "results"))
+    (row,) = [line for line in text.splitlines() if line.startswith("| Pendulum-v1 |")]
+    assert row.count("[1.00 [0.00], 1]") == 2
+    assert "| My own |" in text
 
 
 def test_a_failure_is_reported_with_the_end_of_its_log(example, monkeypatch, tmp_path, capsys):
