@@ -18,8 +18,15 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_envs import ToyEnv
 
-from taac_wrappers import NRepeatWrapper, PrevActionWrapper, ZetaRepeatWrapper
+from taac_wrappers import (
+    HybridActionWrapper,
+    NRepeatWrapper,
+    PrevActionWrapper,
+    RepeatStatisticsWrapper,
+    ZetaRepeatWrapper,
+)
 from taac_wrappers.contrib import sb3
+from taac_wrappers.training.envs import make_env
 
 SMALL: dict[str, Any] = {"learning_starts": 80, "buffer_size": 400, "batch_size": 8, "device": "cpu", "seed": 0}
 
@@ -118,6 +125,27 @@ def test_what_the_agent_could_not_have_chosen_is_refused():
     assert buffer.pos == 0
     add_one(buffer, {"executed_action": np.full(2, 0.5, np.float32)})
     assert buffer.actions[0, 0].tolist() == [0.5, 0.5]
+
+
+def test_hindsight_replay_trains_on_a_wrapped_fetch_reach():
+    """Rewards of new goals are the environment's own, through the wrappers, whose previous action stays beside."""
+
+    def wrap(env: gym.Env) -> gym.Env:
+        env = PrevActionWrapper(HybridActionWrapper(env, encoding="box"), flatten=False)
+        return RepeatStatisticsWrapper(env)
+
+    fetch_reach = make_env("FetchReach-v4")
+    make = partial(gym.make, "FetchReach-v4", max_episode_steps=25)
+    model, received = trained(SAC, wrap, make, policy="MultiInputPolicy", replay_buffer_class=HerReplayBuffer)
+    batch = model.replay_buffer.sample(256)
+    goals, achieved = (batch.next_observations[key].numpy() for key in ("desired_goal", "achieved_goal"))
+    np.testing.assert_array_equal(batch.rewards[:, 0], fetch_reach.unwrapped.compute_reward(achieved, goals, {}))
+    recorded = model.replay_buffer.observations["desired_goal"].reshape(-1, 3)
+    is_new = ~(goals[:, None] == recorded).all(axis=-1).any(axis=-1)
+    assert 0.6 < is_new.mean() < 0.95  # four of five
+    executed = np.concatenate([np.zeros((1, *received.shape[1:])), received]).reshape(-1, 4)
+    prev_action = batch.observations["prev_action"].numpy()
+    assert np.isclose(prev_action[:, None], executed, atol=1e-6).all(axis=-1).any(axis=-1).all()
 
 
 def test_hindsight_replay_is_told_why_sums_of_frames_do_not_do():
