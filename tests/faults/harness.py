@@ -23,9 +23,9 @@ RUNNER = Path(__file__).parent / "runner.py"
 KILLED = -signal.SIGKILL
 
 SETTINGS = {
-    "total-frames": 1_040,  # a progress report at 500 and 1000, and an episode of MountainCar ends at 999
+    "total-frames": 520,
     "checkpoint-interval": 60,
-    "eval-interval": 700,
+    "eval-interval": 350,
     "eval-episodes": 1,
     "final-episodes": 1,
     "buffer-size": 300,  # wraps
@@ -52,6 +52,8 @@ class Case:
     num_envs: int = 1
     seed: int = 0
     changes: tuple[tuple[str, Any], ...] = ()
+    reports_every: int = 100
+    """Frames between reports of progress. On the real command line, where nothing can change that, it is 500."""
 
     def words(self) -> list[str]:
         settings = SETTINGS | {"env-id": self.env_id, "num-envs": self.num_envs, "seed": self.seed}
@@ -103,6 +105,7 @@ class Runner:
             "script": str(SCRIPTS[case.method]),
             "words": ["--resume", str(run_dir)] if resume else [*case.words(), "--run-dir", str(run_dir)],
             "log": str(log),
+            "reports_every": case.reports_every,
             "folder": run_dir.name,
             "spare": spare,
             "die_after": die_after,
@@ -130,6 +133,7 @@ def environment() -> dict[str, str]:
 
 def run_command(case: Case, run_dir: Path, *, resume: bool = False, die_once: str | None = None) -> Outcome:
     """As a user would: a new process of the real command line, killed once a new file matches ``die_once``."""
+    assert case.reports_every == 500
     words = ["--resume", str(run_dir)] if resume else [*case.words(), "--run-dir", str(run_dir)]
     log, started = run_dir.with_name(run_dir.name + ".log"), time.monotonic()
     old = set() if die_once is None else set(run_dir.glob(die_once))

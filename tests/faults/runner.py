@@ -1,28 +1,31 @@
 """Runs training scripts in children that die on purpose. Importing torch once serves them all: a child is a fork.
 
-One request per line on standard input, as JSON: ``script`` and ``words`` (its command line), ``log`` (a file for its
-output), and when the child is to be killed: just before the first step in ``folder`` that is not in ``spare``, or
-``die_after`` so many seconds; null is never. One answer per line on standard output: the exit ``code``, negative for a
-signal, the ``seconds`` it took, and the ``step`` the child died at, or an empty string.
+One request per line on standard input, as JSON: ``script`` and ``words`` (its command line), ``reports_every`` (so many
+frames), ``log`` (a file for its output), and when the child is to be killed: just before the first step in ``folder``
+that is not in ``spare``, or ``die_after`` so many seconds; null is never. One answer per line on standard output: the
+exit ``code``, negative for a signal, the ``seconds`` it took, and the ``step`` the child died at, or an empty string.
 
-A script runs as it is, from its command line to its exit. A step is a change of the file system, such as
-``rename checkpoint/#/MANIFEST.json``, with ``#`` for every number. They are seen through Python's audit events and
-through ``open`` and ``os.fsync``; every file is written in two halves with a step in between, so that files are torn
-too. TensorBoard is left out of the steps, because it writes from a thread: its files are torn by the clock only.
+But for how often it reports, a script runs as it is, from its command line to its exit. A step is a change of the file
+system, such as ``rename checkpoint/#/MANIFEST.json``, with ``#`` for every number. They are seen through Python's audit
+events and through ``open`` and ``os.fsync``; every file is written in two halves with a step in between, so that files
+are torn too. TensorBoard is left out of the steps, because it writes from a thread: its files are torn by the clock
+only.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
+import gc
 import importlib
 import io
 import json
 import os
 import re
-import runpy
 import signal
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +113,32 @@ def run_script(request: dict[str, Any], report: int) -> int:
         Steps(request["folder"], request["spare"], report).watch()
     sys.argv = [request["script"], *request["words"]]
     try:
-        runpy.run_path(request["script"], run_name="__main__")
+        become("__main__", code_of(request["script"], request["reports_every"]))
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(bool(exit_.code))
     return 0
 
 
+@functools.cache
+def code_of(script: str, reports_every: int) -> types.CodeType:
+    """Short runs report their progress several times too."""
+    pattern = re.compile(r"^LOG_INTERVAL = \d+", re.MULTILINE)
+    source, replaced = pattern.subn(f"LOG_INTERVAL = {reports_every}", Path(script).read_text())
+    assert replaced == 1
+    return compile(source, script, "exec")
+
+
+def become(name: str, script: types.CodeType) -> types.ModuleType:
+    """Run a script as the module of that name."""
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__file__ = script.co_filename
+    exec(script, vars(module))
+    return module
+
+
 def attempt(request: dict[str, Any]) -> dict[str, Any]:
     """Fork a child for the request, kill it in time, and tell how it ended."""
+    code_of(request["script"], request["reports_every"])  # compiled once, here, for all children
     read, write = os.pipe()
     started = time.monotonic()
     child = os.fork()
@@ -152,16 +173,28 @@ def wait(child: int, die_after: float | None) -> int:
 
 def import_once() -> None:
     """What every child needs. None of it may start a thread: a fork would lose it."""
-    for module in ("mujoco", "matplotlib.backends.backend_agg", "matplotlib.figure", "torch.utils.tensorboard", "tyro"):
+    for module in ("mujoco", "matplotlib.backends.backend_agg", "matplotlib.figure", "torch.utils.tensorboard"):
         importlib.import_module(module)
-    runpy.run_path(str(SCRIPT), run_name="imported")  # and with it all of the package that a script needs
+    script = become("imported", code_of(str(SCRIPT), 500))  # and with it all of the package that a script needs
+    import gymnasium
+    import torch
     from matplotlib.figure import Figure
 
-    Figure().savefig(io.BytesIO())  # the first figure reads the fonts
-    import torch
+    from taac_wrappers.training.arguments import parse
 
+    gymnasium.register(
+        "ShortMountainCar-v0",
+        "gymnasium.envs.classic_control:Continuous_MountainCarEnv",
+        max_episode_steps=150,
+    )
+    parse(script.Args, script.Args())  # the first command line and the first environments import more
+    for env_id in ("InvertedDoublePendulum-v5", "ShortMountainCar-v0"):
+        gymnasium.make(env_id).close()
+    Figure().savefig(io.BytesIO())  # the first figure reads the fonts
     torch.set_num_threads(1)
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first optimizer imports half of torch
+    gc.collect()
+    gc.freeze()  # a child's collections would copy all of this
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def soak_kills(method: str, sizes: Sizes, results: Results) -> str:
 
 
 def cases_of(method: str) -> list[Case]:
-    env_ids = "InvertedDoublePendulum-v5", "MountainCarContinuous-v0"
+    env_ids = "InvertedDoublePendulum-v5", "ShortMountainCar-v0"
     return [Case(method, env_id, num_envs) for env_id in env_ids for num_envs in (1, 2)]
 
 
