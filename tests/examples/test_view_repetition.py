@@ -8,6 +8,7 @@ import json
 import math
 import re
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -48,15 +49,25 @@ def recording(examples_on_path: None) -> ModuleType:
     return recording
 
 
+@pytest.fixture(scope="module")
+def made() -> dict[Any, Any]:
+    """Recordings and pages, each of which is made once for all tests."""
+    return {}
+
+
 @pytest.fixture
-def recorded(recording: ModuleType, run_of: Any) -> Any:
+def recorded(recording: ModuleType, run_of: Any, made: dict[Any, Any]) -> Any:
     """Gives episodes of a method, the first one reset with SEED."""
     from trained_agent import find_agent
 
     def episodes(method: str, count: int = 1) -> list[Any]:
-        trained = find_agent(run_of(method), None, SHORT)
-        env, camera = recording.filmed_env(trained)
-        return [recording.record(trained.agent, env, camera, None if number else SEED) for number in range(count)]
+        if (method, count) not in made:
+            trained = find_agent(run_of(method), None, SHORT)
+            env, camera = recording.filmed_env(trained)
+            made[method, count] = [
+                recording.record(trained.agent, env, camera, None if number else SEED) for number in range(count)
+            ]
+        return deepcopy(made[method, count])
 
     return episodes
 
@@ -291,12 +302,15 @@ def test_films_of_more_frames_than_pixels(recorded, example):
 
 
 @pytest.fixture
-def page_of(example: ModuleType, run_of: Any, open_page: Any, tmp_path: Path) -> Any:
+def page_of(example: ModuleType, run_of: Any, open_page: Any, made: dict[Any, Any], tmp_path: Path) -> Any:
     """Opens the page of two episodes of a method."""
 
     def page(method: str) -> Any:
-        assert example.main(example.Args(run_of(method), tmp_path, episodes=2, seed=SEED, env_kwargs=SHORT)) == 0
-        return open_page(tmp_path / "index.html")
+        if method not in made:
+            assert example.main(example.Args(run_of(method), tmp_path, episodes=2, seed=SEED, env_kwargs=SHORT)) == 0
+            made[method] = (tmp_path / "index.html").read_bytes()
+        (tmp_path / "page.html").write_bytes(made[method])
+        return open_page(tmp_path / "page.html")
 
     return page
 
