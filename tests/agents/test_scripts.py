@@ -97,12 +97,15 @@ SMALL = {
     "batch_size": 16,
     "hidden": (8, 8),
     "learning_starts": 40,
-    "frames_per_iteration": 4,
+    "frames_per_iteration": 8,
     "eval_interval": 100,
     "eval_episodes": 1,
     "final_episodes": 2,
     "checkpoint_interval": 130,
 }
+
+SLOW = {"total_frames": 340, "buffer_size": 120}
+"""Changes for environments whose frames take long."""
 
 PROMISED = {
     *("charts/episodic_return", "charts/episodic_length", "charts/SPS"),
@@ -191,7 +194,7 @@ TAAC = Script(
         ("InvertedDoublePendulum-v5", {"num_envs": 1, "td_mode": "sampled"}),
         ("InvertedDoublePendulum-v5", {"num_envs": 2, "train_on": "all"}),
         # Observations are a Dict beside the previous action.
-        ("FetchPush-v4", {"num_envs": 2, "frames_per_iteration": 20, "updates_per_iteration": 1, "her": 0.8}),
+        ("FetchPush-v4", {"num_envs": 2, "frames_per_iteration": 20, "updates_per_iteration": 1, "her": 0.8} | SLOW),
     ],
     signals=[(signal.SIGINT, 130)],
     not_resumable=[["--env-id", "Pendulum-v1"], ["--hidden", "9"], ["--window", "4"], ["--reward-clip", "None"]],
@@ -237,7 +240,7 @@ SAC = Script(
     resumed=[
         ("MountainCarContinuous-v0", {"num_envs": 2, "frames_per_iteration": 200, "updates_per_iteration": 20}),
         ("InvertedDoublePendulum-v5", {"num_envs": 1}),
-        ("FetchPush-v4", {"num_envs": 1, "frames_per_iteration": 20, "updates_per_iteration": 1, "her": 0.8}),
+        ("FetchPush-v4", {"num_envs": 1, "frames_per_iteration": 20, "updates_per_iteration": 1, "her": 0.8} | SLOW),
     ],
     signals=[(signal.SIGTERM, 143)],
     not_resumable=[["--env-id", "Pendulum-v1"], ["--hidden", "9"], ["--reward-clip", "None"]],
@@ -503,7 +506,7 @@ def test_updates_follow_frames_however_long_a_decision_is(script, base_of):
     metrics = read_metrics(base_of(script) / "metrics.csv")
     last = {name: metrics[f"charts/{name}"][1][-1] for name in ("frames", "decisions", "updates")}
     assert 300 <= last["frames"] <= 302
-    assert last["updates"] == 300 // 4 - 40 // 4 + 1
+    assert last["updates"] == 300 // 8 - 40 // 8 + 1
     if script in (NREP, KREP):
         assert 300 / 3 < last["decisions"] < 250  # more than that, because episodes end in between
     else:
@@ -727,13 +730,16 @@ def test_an_environment_of_ones_own(script, example, command, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("script", "env_id", "changes"), cases("resumed"), ids=name_of)
-def test_resumed_equals_uninterrupted(script, env_id, changes, tmp_path):
-    main, length = script.module.main, {"total_frames": 600, "eval_interval": 250, "final_episodes": 1}
-    args = script.smoke_args(tmp_path / "whole", env_id, **changes | length)
+def test_resumed_equals_uninterrupted(script, env_id, changes, tmp_path, monkeypatch):
+    """Interrupted half-way, when the buffer has wrapped, in the middle of episodes."""
+    monkeypatch.setattr(gym.spec("MountainCarContinuous-v0"), "max_episode_steps", 110)
+    length = {"total_frames": 600, "eval_interval": 250, "final_episodes": 1}
+    args = script.smoke_args(tmp_path / "whole", env_id, **length | changes)
+    main, half = script.module.main, args.total_frames // 2
     main(args)
-    main(replace(args, run_dir=tmp_path / "parts", total_frames=300))
+    main(replace(args, run_dir=tmp_path / "parts", total_frames=half))
     assert not same_agent(tmp_path / "parts", tmp_path / "whole")
-    main(replace(from_config(script.module.Args, tmp_path / "parts"), total_frames=600))
+    main(replace(from_config(script.module.Args, tmp_path / "parts"), total_frames=args.total_frames))
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
@@ -773,7 +779,8 @@ def flags(args: Any) -> list[str]:
 @pytest.mark.parametrize(("script", "number", "code"), cases("signals"), ids=name_of)
 def test_an_interrupted_process_can_be_resumed(script, number, code, tmp_path, monkeypatch):
     monkeypatch.setattr(script.module, "LOG_INTERVAL", 500)  # as in the process
-    args = script.smoke_args(tmp_path / "run", "MountainCarContinuous-v0", total_frames=10**6, eval_interval=10**5)
+    changes = {"total_frames": 10**6, "eval_interval": 10**5, "final_episodes": 1}
+    args = script.smoke_args(tmp_path / "run", "Pendulum-v1", **changes)
     process = subprocess.Popen(
         [sys.executable, script.path, *flags(args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
