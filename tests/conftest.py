@@ -1,5 +1,6 @@
 """Settings of the whole test suite."""
 
+import multiprocessing
 import os
 import sys
 
@@ -16,6 +17,9 @@ from browser import (  # noqa: F401, here so that they are known to all tests, a
     pytest_terminal_summary,
 )
 from hypothesis import settings
+
+# Workers of environments import torch and the rest once, as those of a script do, which is their main module.
+multiprocessing.set_forkserver_preload(["taac_wrappers.training.engines", "taac_wrappers.training.run"])
 
 # State machines: long enough to fill a ring and to end several episodes, short enough for many examples.
 STEPS = 20
