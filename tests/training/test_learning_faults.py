@@ -123,10 +123,10 @@ def test_found_within_a_thousand_updates_even_of_one_iteration(script, monkeypat
 
 @both_scripts
 def test_the_last_finite_checkpoint_and_agent_stay(script, monkeypatch, capsys):
-    args = small_args(script, checkpoint_interval=100)
+    args = small_args(script, checkpoint_interval=50, total_frames=150)
     assert script.main(replace(args, run_dir=Path("whole"))) == 0
     with monkeypatch.context() as patch:
-        at_update(patch, script, 250, spoil_actor)
+        at_update(patch, script, 110, spoil_actor)
         seen = {}
         save = run_module.Run._save
 
@@ -139,15 +139,15 @@ def test_the_last_finite_checkpoint_and_agent_stay(script, monkeypatch, capsys):
         with pytest.raises(SystemExit) as exit_:
             command_line(script.Args, script.main)
     assert exit_.value.code == 1
-    assert list(seen) == [100, 200]
-    assert (RUN / "agent.safetensors").read_bytes() == seen[200]
+    assert list(seen) == [50, 100]
+    assert (RUN / "agent.safetensors").read_bytes() == seen[100]
     said = capsys.readouterr().err
     (line,) = [line for line in said.replace("\r", "\n").splitlines() if "error" in line]
     assert re.match(rf"error: {SPOILT_ACTOR} at update", line)
-    assert "; the last finite checkpoint is at frame 200; resume with: python " in line
+    assert "; the last finite checkpoint is at frame 100; resume with: python " in line
     assert line.endswith("--resume run")
     assert "Traceback" not in said
-    assert sorted(path.name for path in (RUN / "checkpoint").glob("0*")) == [f"{frame:012d}" for frame in (100, 200)]
+    assert sorted(path.name for path in (RUN / "checkpoint").glob("0*")) == [f"{frame:012d}" for frame in (50, 100)]
 
     assert script.main(replace(args, run_dir=None, resume=RUN)) == 0  # without the fault, it goes on to the same end
     assert (RUN / "agent.safetensors").read_bytes() == (Path("whole") / "agent.safetensors").read_bytes()
