@@ -22,6 +22,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 IN_LEARNING = ("MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5", "HalfCheetah-v5")
+IN_SUCCESS = ("FetchPush-v4", "FetchPickAndPlace-v4")
 LOOKS: dict[str, dict[str, Any]] = {
     "taac": {"color": "tab:blue", "zorder": 3, "linewidth": 1.8},
     "sac": {"color": "black", "linestyle": "--", "linewidth": 0.9},
@@ -53,6 +54,7 @@ def main(args: Args) -> int:
             (args.output / name).write_text(text, encoding="utf-8")
             print(args.output / name)
         if args.figures is not None:
+            args.figures.mkdir(parents=True, exist_ok=True)
             draw_learning(comparison, args.figures / "learning.png")
             draw_methods(comparison, args.figures / "methods.png")
             draw_success(comparison, args.figures / "manipulation.png")
@@ -104,16 +106,18 @@ def draw_methods(comparison: Comparison, path: Path) -> None:
 
 
 def draw_success(comparison: Comparison, path: Path) -> None:
-    """Success on FetchPush with hindsight, every run of TAAC and of SAC."""
-    figure, axis = plt.subplots(figsize=(7, 3.5), layout="constrained")
-    for exp_name in ("taac", "sac"):
-        for run, width in zip(comparison.of(exp_name, "FetchPush-v4"), (1.8, 0.9), strict=False):
-            frames, success = run.curve("eval/success")
-            label = f"{title_of(exp_name)}, seed {run.seed}"
-            axis.plot(frames / 1000, success, label=label, **{**LOOKS[exp_name], "linewidth": width})
-    axis.set(xlabel="thousand frames", ylabel="success (20 episodes, mode)", ylim=(-0.03, 1.03), title="FetchPush-v4")
-    axis.legend(fontsize=8)
-    axis.grid(alpha=0.3)
+    """Success with hindsight on the tasks that take long, every run of TAAC and of SAC."""
+    figure, axes = plt.subplots(1, len(IN_SUCCESS), figsize=(10, 3.5), sharey=True, layout="constrained")
+    for axis, env_name in zip(axes, IN_SUCCESS, strict=True):
+        for exp_name in ("taac", "sac"):
+            for run, width in zip(comparison.of(exp_name, env_name), (1.8, 0.9), strict=False):
+                frames, success = run.curve("eval/success")
+                label = f"{title_of(exp_name)}, seed {run.seed}"
+                axis.plot(frames / 1000, success, label=label, **{**LOOKS[exp_name], "linewidth": width})
+        axis.set(xlabel="thousand frames", xlim=(-20, 620), ylim=(-0.03, 1.03), title=env_name)
+        axis.legend(fontsize=8)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("success (20 episodes, mode)")
     figure.savefig(path, dpi=100)
     plt.close(figure)
 

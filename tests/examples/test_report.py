@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
@@ -187,3 +188,12 @@ def test_the_page_in_a_browser(example, results, tmp_path, open_page):
     assert ["SAC (1)", [0.0, 100.0, 100.0, 100.0]] in drawn
     cells = page.evaluate("[...document.querySelectorAll('td')].map(cell => cell.innerText)")
     assert {"0.87 [0.07]", "80.0 ± 0.5", "not run (1 of 3 tasks)"} <= set(cells)
+
+
+def test_the_committed_results_make_the_figures_of_the_docs(example, tmp_path):
+    figures = tmp_path / "new" / "figures"
+    assert example.main(example.Args(ROOT / "results", tmp_path / "report", figures)) == 0
+    for name in ("learning.png", "methods.png", "manipulation.png"):
+        picture = plt.imread(figures / name)
+        assert picture.shape[:2] == plt.imread(ROOT / "docs" / "figures" / name).shape[:2]
+        assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 100  # curves, not empty axes
