@@ -47,9 +47,10 @@ from synthetic import filled_replay, wrapped_spaces
 from taac_wrappers.training.envs import Wrap, has_goal, make_env, make_vector_env, random_action
 from taac_wrappers.training.finite import CHECK_INTERVAL
 from taac_wrappers.training.replay import SequenceReplay
+from taac_wrappers.training.simulators import simulator_versions
 from taac_wrappers.training.state import Counters, TrainingState
 from taac_wrappers.training.structure import Structure
-from taac_wrappers.training.tasks import Settings, settings_for, simulator_versions
+from taac_wrappers.training.tasks import Settings, settings_for
 
 
 @dataclass(frozen=True)

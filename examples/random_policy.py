@@ -21,7 +21,8 @@ from taac_wrappers import RepeatStatisticsWrapper
 from taac_wrappers.training.arguments import bad_input, exit_with, parse
 from taac_wrappers.training.envs import make_env
 from taac_wrappers.training.evaluation import LONGEST_EPISODE, evaluate
-from taac_wrappers.training.tasks import TASKS, simulator_versions
+from taac_wrappers.training.simulators import simulator_versions
+from taac_wrappers.training.tasks import TASKS
 
 
 @dataclass

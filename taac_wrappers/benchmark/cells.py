@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from taac_wrappers.benchmark.methods import METHODS
 from taac_wrappers.benchmark.results import env_name_of
-from taac_wrappers.training.tasks import TASKS, check_simulators, resolve_env_id
+from taac_wrappers.training.simulators import check_simulators
+from taac_wrappers.training.tasks import TASKS, resolve_env_id
 
 CATEGORIES = {
     "simple-control": "SimpleControl",

@@ -27,8 +27,9 @@ from taac_wrappers._repeat import executed_action_space
 from taac_wrappers.training.engines import BadObservation, Engine, EnvByEnv, LocalEnv, WorkerEnv
 from taac_wrappers.training.faults import WatchedEnvs
 from taac_wrappers.training.resumable import ReplayableEnv
+from taac_wrappers.training.simulators import check_simulators
 from taac_wrappers.training.structure import Structure, mapped, named
-from taac_wrappers.training.tasks import check_simulators, make_kwargs_for, resolve_env_id
+from taac_wrappers.training.tasks import make_kwargs_for, resolve_env_id
 
 GOAL_CLIP = 200.0
 """Observations of goal environments are clipped to +-this, as in the paper's Manipulation tasks."""

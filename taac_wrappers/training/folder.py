@@ -18,8 +18,8 @@ from typing import Any
 from taac_wrappers.training.checkpoint import CheckpointStore, Loaded
 from taac_wrappers.training.config import CHANGEABLE_ON_RESUME, plain, read_run, to_be_repeated
 from taac_wrappers.training.files import TEMPORARY, sync_folder, write_config
+from taac_wrappers.training.simulators import simulator_versions
 from taac_wrappers.training.sinks import TENSORBOARD
-from taac_wrappers.training.tasks import simulator_versions
 from taac_wrappers.training.tracking import METRICS
 
 

@@ -37,7 +37,7 @@ from gymnasium.spaces import Box
 from safetensors.torch import load_file
 
 from taac_wrappers.agent import load_agent
-from taac_wrappers.training import hindsight, tasks
+from taac_wrappers.training import hindsight, simulators
 from taac_wrappers.training import run as run_module
 from taac_wrappers.training.arguments import BadInput, command_line, exit_with, parse
 from taac_wrappers.training.config import from_config
@@ -879,8 +879,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(script, words, message, comman
 
 
 def test_a_mujoco_that_breaks_fetch(command, monkeypatch, tmp_path):
-    installed = tasks.simulator_versions() | {"mujoco": "4.0.0"}
-    monkeypatch.setattr(tasks, "simulator_versions", lambda: installed)
+    installed = simulators.simulator_versions() | {"mujoco": "4.0.0"}
+    monkeypatch.setattr(simulators, "simulator_versions", lambda: installed)
     code, _, said = command(TAAC, "--env-id", "FetchPush-v4")
     assert code == 2
     assert said.splitlines()[-1].startswith("error: FetchPush-v4 needs mujoco>=3.5,<3.12, got mujoco 4.0.0")

@@ -10,17 +10,16 @@ from importlib import metadata
 import gymnasium as gym
 import pytest
 
-from taac_wrappers.training import tasks
+from taac_wrappers.training import simulators
+from taac_wrappers.training.simulators import check_simulators, simulator_versions
 from taac_wrappers.training.tasks import (
     LAPTOP,
     SETTINGS,
     TASKS,
-    check_simulators,
     make_kwargs_for,
     resolve_env_id,
     settings_by_default,
     settings_for,
-    simulator_versions,
 )
 
 # One column per category, in the units of the paper's table (buffer, unroll and frames between evaluations per actor).
@@ -297,7 +296,7 @@ def test_missing_and_broken_simulators_are_named(env_id, versions, message):
 def test_a_task_whose_extra_is_missing_is_not_called_a_typing_error(monkeypatch):
     without = {env_id: spec for env_id, spec in gym.registry.items() if not env_id.startswith("Fetch")}
     monkeypatch.setattr(gym, "registry", without)
-    monkeypatch.setattr(tasks, "simulator_versions", dict)
+    monkeypatch.setattr(simulators, "simulator_versions", dict)
     with pytest.raises(ValueError, match="FetchPush-v2 needs gymnasium-robotics"):
         resolve_env_id("FetchPush-v2")
 
@@ -314,7 +313,7 @@ def test_versions_are_those_installed(monkeypatch):
         raise metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(metadata, "version", not_installed)
-    monkeypatch.setattr(tasks, "_installed_version", tasks._installed_version.__wrapped__)  # it remembers
+    monkeypatch.setattr(simulators, "_installed_version", simulators._installed_version.__wrapped__)  # it remembers
     assert set(simulator_versions()) == {"python"}
 
 
