@@ -32,12 +32,13 @@ from taac_wrappers.agent import KRepAgent, TwinCritics
 from taac_wrappers.agent.operators import continuous_entropy_target, discrete_entropy_target
 from taac_wrappers.training.arguments import bad_input, check_common, command_line, has_accelerator, pick_device
 from taac_wrappers.training.batch import Batch
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.envs import make_vector_env, random_action
 from taac_wrappers.training.finite import CHECK_INTERVAL, require_finite
 from taac_wrappers.training.hindsight import make_replay
 from taac_wrappers.training.replay import SequenceReplay, Windows
 from taac_wrappers.training.run import Run
-from taac_wrappers.training.state import Counters, TrainingState
+from taac_wrappers.training.state import TrainingState
 from taac_wrappers.training.tasks import SettingsName, settings_by_default, settings_for
 
 METHOD = "sac_krep"

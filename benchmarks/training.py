@@ -44,11 +44,12 @@ from floor import Products, update_flops
 from sb3_sac import make_model
 from synthetic import filled_replay, wrapped_spaces
 
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.envs import Wrap, has_goal, make_env, make_vector_env, random_action
 from taac_wrappers.training.finite import CHECK_INTERVAL
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.simulators import simulator_versions
-from taac_wrappers.training.state import Counters, TrainingState
+from taac_wrappers.training.state import TrainingState
 from taac_wrappers.training.structure import Structure
 from taac_wrappers.training.tasks import Settings, settings_for
 

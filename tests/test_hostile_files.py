@@ -39,8 +39,8 @@ from taac_wrappers.training import run as run_module
 from taac_wrappers.training.arguments import command_line, exit_with
 from taac_wrappers.training.checkpoint import CheckpointStore
 from taac_wrappers.training.config import from_config
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.files import read_config
-from taac_wrappers.training.state import Counters
 from taac_wrappers.training.tracking import read_metrics
 
 ROOT = Path(__file__).parents[1]

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -18,6 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 from tqdm import tqdm
 
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.engines import Engine, EpisodeState, told
 from taac_wrappers.training.finite import all_finite, require_finite
 from taac_wrappers.training.structure import Structure, mapped, named
@@ -58,21 +58,6 @@ def check_finite(observation: Structure, reward: Any = 0.0) -> None:
         raise EnvFault(reason)
 
 
-class Counting(Protocol):
-    """What is needed here of a run's counters."""
-
-    frames: int
-    env_restarts: int
-
-
-@dataclass
-class Tally:
-    """Stands in where there is no run."""
-
-    frames: int = 0
-    env_restarts: int = 0
-
-
 class WatchedEnvs(VectorEnv):
     """Training environments that are stepped together, and what is done about those that fail.
 
@@ -108,7 +93,7 @@ class WatchedEnvs(VectorEnv):
         self.action_space = batch_space(engine.single_action_space, engine.num_envs)
         self.executed_action_space = executed_action_space
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
-        self.counters: Counting = Tally()
+        self.counters = Counters()
         """Whoever counts frames puts its own here: messages name the frame, and restarts are counted."""
         self.faulty = np.zeros(engine.num_envs, bool)
         """[num_envs] Which environments failed in the last step: their rows are zero, their episodes worthless."""

@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 from tqdm import tqdm
 
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.curve import plot_curve
 from taac_wrappers.training.envs import EpisodeCut, Wrap, check_filming, holds, make_env
 from taac_wrappers.training.evaluation import (
@@ -32,7 +33,7 @@ from taac_wrappers.training.finite import LearningFault, NotFinite
 from taac_wrappers.training.folder import RunFolder
 from taac_wrappers.training.progress import Progress
 from taac_wrappers.training.signals import Interrupted, Interruption
-from taac_wrappers.training.state import Counters, TrainingState
+from taac_wrappers.training.state import TrainingState
 from taac_wrappers.training.structure import Structure
 from taac_wrappers.training.tasks import resolve_env_id
 from taac_wrappers.training.tracking import Tracker

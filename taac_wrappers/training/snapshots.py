@@ -12,9 +12,7 @@ import torch
 from taac_wrappers.training.files import encode_json
 
 
-def flatten_optimizer(
-    optimizer: torch.optim.Optimizer, name: str = "optimizer"
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """An optimizer's state as named tensors, and as JSON what is not a tensor (its parameter groups).
 
     >>> adam = torch.optim.Adam([torch.ones(2, requires_grad=True)], lr=0.1)
@@ -32,19 +30,16 @@ def flatten_optimizer(
         for key, value in state.items():
             if not isinstance(value, torch.Tensor):
                 raise TypeError(f"optimizer state {key!r} must be a tensor, got {value!r}")
-            tensors[f"{name}.{index}.{key}"] = value.detach().clone()
+            tensors[f"optimizer.{index}.{key}"] = value.detach().clone()
     meta = {
         "param_groups": saved["param_groups"],
         "state": {str(index): sorted(state) for index, state in saved["state"].items()},
     }
-    return tensors, json.loads(encode_json(name, meta))
+    return tensors, json.loads(encode_json("optimizer", meta))
 
 
 def restore_optimizer(
-    optimizer: torch.optim.Optimizer,
-    tensors: Mapping[str, torch.Tensor],
-    meta: dict[str, Any],
-    name: str = "optimizer",
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], meta: dict[str, Any]
 ) -> None:
     """Bring back what ``flatten_optimizer`` returned; ``tensors`` may hold others beside them.
 
@@ -54,10 +49,10 @@ def restore_optimizer(
     state: dict[int, dict[str, torch.Tensor]] = {}
     for index, keys in meta["state"].items():
         if int(index) >= len(parameters):
-            raise ValueError(f"{name} has {len(parameters)} parameters, got a state for parameter {index}")
+            raise ValueError(f"optimizer has {len(parameters)} parameters, got a state for parameter {index}")
         state[int(index)] = {}
         for key in keys:
-            full_name = f"{name}.{index}.{key}"
+            full_name = f"optimizer.{index}.{key}"
             if full_name not in tensors:
                 raise ValueError(f"tensors lacks {full_name!r}")
             value, expected = tensors[full_name], parameters[int(index)].shape
@@ -71,9 +66,7 @@ def restore_optimizer(
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def rng_state(
-    **generators: np.random.Generator | torch.Generator,
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def rng_state(**generators: np.random.Generator) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """The state of torch's own random numbers (also of the GPUs in use) and of the ``generators`` given by name.
 
     >>> generator = np.random.default_rng(0)
@@ -86,24 +79,14 @@ def rng_state(
     tensors = {"rng.torch": torch.get_rng_state()}
     if torch.cuda.is_initialized():  # asking an unused GPU would start it
         tensors |= {f"rng.cuda.{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
-    numpy_states = {}
-    for name, generator in generators.items():
-        if isinstance(generator, torch.Generator):
-            tensors[f"rng.generator.{name}"] = generator.get_state()
-        else:
-            numpy_states[name] = generator.bit_generator.state
-    return tensors, json.loads(encode_json("rng", {"numpy": numpy_states}))
+    states = {name: generator.bit_generator.state for name, generator in generators.items()}
+    return tensors, json.loads(encode_json("rng", {"numpy": states}))
 
 
-def restore_rng(
-    tensors: Mapping[str, torch.Tensor],
-    meta: dict[str, Any],
-    **generators: np.random.Generator | torch.Generator,
-) -> None:
+def restore_rng(tensors: Mapping[str, torch.Tensor], meta: dict[str, Any], **generators: np.random.Generator) -> None:
     """Bring back what ``rng_state`` returned for the same ``generators``; ``tensors`` may hold others beside them."""
-    for name, generator in generators.items():
-        known = f"rng.generator.{name}" in tensors if isinstance(generator, torch.Generator) else name in meta["numpy"]
-        if not known:
+    for name in generators:
+        if name not in meta["numpy"]:
             raise ValueError(f"no state was saved for the generator {name!r}")
     torch.set_rng_state(tensors["rng.torch"])
     if torch.cuda.is_available():
@@ -111,7 +94,4 @@ def restore_rng(
             if (state := tensors.get(f"rng.cuda.{index}")) is not None:
                 torch.cuda.set_rng_state(state, index)
     for name, generator in generators.items():
-        if isinstance(generator, torch.Generator):
-            generator.set_state(tensors[f"rng.generator.{name}"])
-        else:
-            generator.bit_generator.state = meta["numpy"][name]
+        generator.bit_generator.state = meta["numpy"][name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,8 +23,8 @@ from taac_wrappers.agent import load_agent
 from taac_wrappers.agent.operators import TD_MODES
 from taac_wrappers.training.arguments import BadInput
 from taac_wrappers.training.config import from_config
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.replay import SequenceReplay
-from taac_wrappers.training.state import Counters
 
 AGENTS = Path(__file__).parents[2] / "agents"
 ACTIONS = Box(-1.0, 1.0, (2,))
@@ -84,11 +85,12 @@ CASES += [(script, [{}]) for script in (sac_continuous, sac_krep_continuous, sac
 
 @pytest.mark.parametrize(("script", "variants"), CASES, ids=lambda case: getattr(case, "METHOD", ""))
 def test_learns_the_same_to_rounding_and_compiles_once(script, variants, monkeypatch, capfd):
-    """Without C++, which is most of the time: the next test is with it.
+    """Up to the graphs, without what is made of them, which is most of the time: `make soak` goes to the end.
 
     Variants follow each other in one test, because the policy's gradients, which they share, are compiled once for all.
     """
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    backend = "inductor" if os.environ.get("TAAC_SOAK") == "1" else "eager"
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
     updates = 12
     torch._dynamo.reset()
     for number, changes in enumerate(variants):

@@ -16,8 +16,8 @@ from gymnasium.spaces import Box
 from slow_agents import observed, spaces_of
 
 from taac_wrappers.agent import SACAgent, TAACAgent
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.replay import SequenceReplay
-from taac_wrappers.training.state import Counters
 
 OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (2,))
 TWINS = 2  # every critic is a network of its own

@@ -12,8 +12,8 @@ from gymnasium.spaces import Box
 from slow_agents import observed, spaces_of
 
 from taac_wrappers.agent import SACAgent, TAACAgent
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.replay import SequenceReplay
-from taac_wrappers.training.state import Counters
 
 
 @pytest.mark.parametrize("script", [taac_continuous, sac_continuous], ids=["taac", "sac"])

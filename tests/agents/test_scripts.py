@@ -92,16 +92,16 @@ gym.register("test_script/Follow-v0", Follow)
 FOLLOW = "test_script/Follow-v0"
 
 SMALL = {
-    "total_frames": 300,
-    "buffer_size": 200,  # less than the frames, so that it wraps
+    "total_frames": 220,
+    "buffer_size": 150,  # less than the frames, so that it wraps
     "batch_size": 16,
     "hidden": (8, 8),
     "learning_starts": 40,
     "frames_per_iteration": 8,
-    "eval_interval": 100,
+    "eval_interval": 80,
     "eval_episodes": 1,
     "final_episodes": 2,
-    "checkpoint_interval": 130,
+    "checkpoint_interval": 90,
 }
 
 SLOW = {"total_frames": 340, "buffer_size": 120}
@@ -151,7 +151,7 @@ TAAC = Script(
         {"target_range": (-0.1, 0.1)},
         {"num_envs": 3},
         {"batch_size": 24},
-        {"buffer_size": 150},
+        {"buffer_size": 100},
         {"window": 1},
         {"window": 5},
         {"gamma": 0.5},
@@ -178,7 +178,7 @@ TAAC = Script(
         {"train_on": "all", "td_operator": "n-step"},
         {"train_on": "all", "td_mode": "alf", "num_envs": 3},
         {"stop_at_score": -1e9},
-        {"total_frames": 200},
+        {"total_frames": 150},
     ],
     looking=[
         {"eval_interval": 45, "eval_episodes": 3, "final_episodes": 1},
@@ -221,8 +221,8 @@ SAC = Script(
             **{
                 "env_kwargs": {"length": 9},
                 "num_envs": 3,
-                "total_frames": 240,
-                "buffer_size": 150,
+                "total_frames": 180,
+                "buffer_size": 120,
                 "learning_starts": 90,
                 "stop_at_score": -1e9,
                 "target_range": (-0.1, 0.1),
@@ -252,8 +252,8 @@ SAC = Script(
 
 LEARNING_AT_ONCE = {
     **{"seed": 7, "batch_size": 24, "gamma": 0.5, "tau": 0.5, "target_interval": 3, "hidden": (8, 8, 8)},
-    **{"log_std_min": 0.0, "action_delta": 0.4, "env_kwargs": {"length": 9}, "num_envs": 3, "total_frames": 240},
-    **{"buffer_size": 150, "learning_starts": 90, "stop_at_score": -1e9, "learning_rate": 3e-3, "reward_clip": None},
+    **{"log_std_min": 0.0, "action_delta": 0.4, "env_kwargs": {"length": 9}, "num_envs": 3, "total_frames": 180},
+    **{"buffer_size": 120, "learning_starts": 90, "stop_at_score": -1e9, "learning_rate": 3e-3, "reward_clip": None},
     **{"updates_per_iteration": 2, "frames_per_iteration": 3, "target_range": (-0.1, 0.1)},
 }
 """What every script reads."""
@@ -485,9 +485,9 @@ def test_every_argument_is_exercised(script):
 def test_stop_at_score_stops_after_two_evaluations(script, tmp_path, capsys):
     script.module.main(script.smoke_args(tmp_path / "run", stop_at_score=-1e9))
     metrics = read_metrics(tmp_path / "run" / "metrics.csv")
-    assert metrics["eval/score"][0].tolist() == [100, 200]
-    assert metrics["final/score"][0].tolist() == [200]
-    assert "stopped at frame 200" in capsys.readouterr().out
+    assert metrics["eval/score"][0].tolist() == [80, 160]
+    assert metrics["final/score"][0].tolist() == [160]
+    assert "stopped at frame 160" in capsys.readouterr().out
 
 
 @taac_and_sac
@@ -497,7 +497,7 @@ def test_decisions_are_the_actions_asked_for(script, base_of, tmp_path):
         if changes:
             script.module.main(script.smoke_args(run_dir, **changes))
         frames, decisions = read_metrics(run_dir / "metrics.csv")["charts/decisions"]
-        logged = [51, 102, 150, 201, 252, 300] if changes else [50, 100, 150, 200, 250, 300]
+        logged = [51, 102, 150, 201] if changes else [50, 100, 150, 200]
         assert frames.tolist() == decisions.tolist() == logged
 
 
@@ -505,10 +505,10 @@ def test_decisions_are_the_actions_asked_for(script, base_of, tmp_path):
 def test_updates_follow_frames_however_long_a_decision_is(script, base_of):
     metrics = read_metrics(base_of(script) / "metrics.csv")
     last = {name: metrics[f"charts/{name}"][1][-1] for name in ("frames", "decisions", "updates")}
-    assert 300 <= last["frames"] <= 302
-    assert last["updates"] == 300 // 8 - 40 // 8 + 1
+    assert 200 <= last["frames"] <= 202
+    assert last["updates"] == 200 // 8 - 40 // 8 + 1
     if script in (NREP, KREP):
-        assert 300 / 3 < last["decisions"] < 250  # more than that, because episodes end in between
+        assert 200 / 3 < last["decisions"] < 170  # more than that, because episodes end in between
     else:
         assert last["decisions"] == last["frames"]
 
@@ -733,7 +733,7 @@ def test_an_environment_of_ones_own(script, example, command, tmp_path, monkeypa
 def test_resumed_equals_uninterrupted(script, env_id, changes, tmp_path, monkeypatch):
     """Interrupted half-way, when the buffer has wrapped, in the middle of episodes."""
     monkeypatch.setattr(gym.spec("MountainCarContinuous-v0"), "max_episode_steps", 110)
-    length = {"total_frames": 600, "eval_interval": 250, "final_episodes": 1}
+    length = {"total_frames": 400, "eval_interval": 170, "final_episodes": 1}
     args = script.smoke_args(tmp_path / "whole", env_id, **length | changes)
     main, half = script.module.main, args.total_frames // 2
     main(args)

@@ -12,7 +12,7 @@ from slow_agents import slow_critics
 
 from taac_wrappers import AdaptiveNormalizer
 from taac_wrappers.agent.operators import binary_entropy
-from taac_wrappers.training.state import Counters
+from taac_wrappers.training.counters import Counters
 
 EVERY = pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 

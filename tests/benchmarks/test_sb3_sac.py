@@ -20,8 +20,8 @@ from synthetic import filled_replay
 
 from taac_wrappers.agent import SACAgent
 from taac_wrappers.training.batch import Batch
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.envs import make_env
-from taac_wrappers.training.state import Counters
 from taac_wrappers.training.tasks import settings_for
 
 OBSERVATION, ACTION, UPDATES = 5, 2, 10

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Dict, MultiDiscrete
 from synthetic import filled_replay, wrapped_spaces
 from torch.utils.flop_counter import FlopCounterMode
 
-from taac_wrappers.training.state import Counters
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.tasks import SETTINGS, settings_for
 
 SCRIPTS = training.SCRIPTS

@@ -1,4 +1,5 @@
-"""The long test: `make soak`. Memory, kills, fuzzing and every other fault, again and again; a goal task is learned.
+"""The long test: `make soak`. Memory, kills, fuzzing and every other fault, again and again; a goal task is learned;
+all that `--compile` makes is compared with what it was made of.
 
     python tests/soak/soak.py [--frames N] [--kills N] [--examples N] [--rounds N] [--at-once N] [part ...]
 
@@ -163,6 +164,14 @@ def soak_faults(_: str, sizes: Sizes, results: Results) -> str:
     return f"{tests} tests in {sizes.rounds} rounds"
 
 
+def soak_compile(_: str, __: Sizes, results: Results) -> str:
+    """Every target of every script through C++, not only to the graphs that become it."""
+    output = pytest_output(results.folder / "tests.log", ["tests/agents/test_compile.py"], {"TAAC_SOAK": "1"})
+    (counted,) = re.findall(r"(\d+) passed", output)
+    results.add(tests=int(counted))
+    return f"{counted} tests, every target of every script compiled to C++"
+
+
 def soak_learning(env_id: str, _: Sizes, results: Results) -> str:
     """A goal task is learned with hindsight, as well as can be, in so many frames."""
     run_dir, frames = results.folder / "run", 20_000
@@ -195,6 +204,7 @@ PARTS: dict[str, Part] = {  # the longest first, so that none is left alone at t
     **{f"fuzz-{machine}": (soak_fuzz, machine) for machine in MACHINES},
     **{f"kills-{method}": (soak_kills, method) for method in THOROUGHLY},
     "faults": (soak_faults, ""),
+    "compile": (soak_compile, ""),
     "learning-FetchReach": (soak_learning, "FetchReach-v4"),
     **{f"memory-{method}": (soak_memory, method) for method in THOROUGHLY},
 }

@@ -16,10 +16,11 @@ from torch import nn
 from taac_wrappers import AdaptiveNormalizer, HybridActionWrapper, PrevActionWrapper, RepeatStatisticsWrapper
 from taac_wrappers.training import run as run_module
 from taac_wrappers.training.arguments import bad_input, check_common
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.envs import make_vector_env, random_action
 from taac_wrappers.training.replay import SequenceReplay
 from taac_wrappers.training.run import Run
-from taac_wrappers.training.state import Counters, TrainingState
+from taac_wrappers.training.state import TrainingState
 
 
 class Drift(gym.Env):

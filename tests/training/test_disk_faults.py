@@ -23,7 +23,7 @@ from tensorboard.summary.writer import event_file_writer
 from taac_wrappers.training import folder, progress, sinks, tracking
 from taac_wrappers.training import run as run_module
 from taac_wrappers.training.checkpoint import CheckpointStore
-from taac_wrappers.training.state import Counters
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.tracking import Tracker, read_metrics
 
 pytestmark = [

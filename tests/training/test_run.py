@@ -18,8 +18,8 @@ from number_script import Args, main, plot_curve, record, wrap
 
 from taac_wrappers import NRepeatWrapper
 from taac_wrappers.training import run as run_module
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.run import Run, report
-from taac_wrappers.training.state import Counters
 from taac_wrappers.training.tracking import read_metrics
 
 pytestmark = pytest.mark.usefixtures("inside_an_empty_folder")

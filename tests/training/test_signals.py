@@ -21,7 +21,7 @@ import pytest
 from number_script import Args, Drift, Number, main, record
 
 from taac_wrappers.training.arguments import exit_with
-from taac_wrappers.training.state import Counters
+from taac_wrappers.training.counters import Counters
 from taac_wrappers.training.tracking import read_metrics
 
 pytestmark = pytest.mark.usefixtures("inside_an_empty_folder")

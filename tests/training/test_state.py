@@ -16,7 +16,8 @@ from torch import nn
 
 from taac_wrappers import NRepeatWrapper, RewardNormalizerWrapper, ZetaRepeatWrapper
 from taac_wrappers.training.checkpoint import Loaded
-from taac_wrappers.training.state import Counters, TrainingState
+from taac_wrappers.training.counters import Counters
+from taac_wrappers.training.state import TrainingState
 from taac_wrappers.training.tracking import read_metrics
 
 pytestmark = pytest.mark.usefixtures("inside_an_empty_folder")
