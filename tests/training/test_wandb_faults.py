@@ -181,7 +181,7 @@ def service_of(pid: int) -> int:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_service_of_the_real_wandb_dies_or_hangs(number, tmp_path):
     run_dir, log = tmp_path / "run", tmp_path / "log"
-    settings = SMALL | {"total_frames": 1000, "checkpoint_interval": 100, "eval_interval": 500, "hidden": "8 8"}
+    settings = SMALL | {"total_frames": 400, "checkpoint_interval": 100, "eval_interval": 200, "hidden": "8 8"}
     settings |= {"env_id": "Pendulum-v1", "run_dir": run_dir, "track": ""}
     flags = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", *str(value).split())]
     # Not WANDB_SERVICE, by which a process finds the service that another test may have started in this one.
