@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 import sac_continuous
@@ -17,7 +17,7 @@ import taac_continuous
 import torch
 from slow_agents import ACTIONS, MAX_REPEAT, inputs, make_agent, observed, slow_actor, spaces_of
 
-from taac_wrappers.agent import HybridAgent, KRepAgent, NRepAgent, SACAgent, TAACAgent
+from taac_wrappers.agent import KRepAgent
 from taac_wrappers.agent.repeating import RepeatingAgent
 from taac_wrappers.training.batch import Batch
 from taac_wrappers.training.replay import SequenceReplay, Windows
@@ -33,15 +33,7 @@ SCRIPTS = {
     "sac_ez": sac_ez_continuous,
     "sac_hybrid": sac_hybrid_continuous,
 }
-AGENTS = {
-    "taac": TAACAgent,
-    "sac": SACAgent,
-    "sac_ntd": SACAgent,
-    "sac_nrep": NRepAgent,
-    "sac_krep": KRepAgent,
-    "sac_ez": SACAgent,
-    "sac_hybrid": HybridAgent,
-}
+AGENTS = {name: get_type_hints(script.make_agent)["return"] for name, script in SCRIPTS.items()}
 
 
 class Scene(NamedTuple):
