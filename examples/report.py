@@ -22,7 +22,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 IN_LEARNING = ("MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5", "HalfCheetah-v5")
-IN_SUCCESS = ("FetchPush-v4", "FetchPickAndPlace-v4")
+IN_SUCCESS = ("FetchPush-v4", "FetchPickAndPlace-v4", "FetchSlide-v4")
 LOOKS: dict[str, dict[str, Any]] = {
     "taac": {"color": "tab:blue", "zorder": 3, "linewidth": 1.8},
     "sac": {"color": "black", "linestyle": "--", "linewidth": 0.9},
@@ -107,7 +107,7 @@ def draw_methods(comparison: Comparison, path: Path) -> None:
 
 def draw_success(comparison: Comparison, path: Path) -> None:
     """Success with hindsight on the tasks that take long, every run of TAAC and of SAC."""
-    figure, axes = plt.subplots(1, len(IN_SUCCESS), figsize=(10, 3.5), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, len(IN_SUCCESS), figsize=(14, 3.5), sharey=True, layout="constrained")
     for axis, env_name in zip(axes, IN_SUCCESS, strict=True):
         for exp_name in ("taac", "sac"):
             for run, width in zip(comparison.of(exp_name, env_name), (1.8, 0.9), strict=False):
