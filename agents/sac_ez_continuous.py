@@ -93,8 +93,6 @@ class Args:
     """entropy target of the actor: uniform on this fraction of the action range"""
     her: float = 0.0
     """hindsight: share of the sampled windows that get a goal which was achieved later on (goal environments)"""
-    target_range: tuple[float, float] | None = None
-    """clamp targets to these possible returns; None: not at all"""
     eval_interval: int = 2_500
     """frames between evaluations"""
     eval_episodes: int = 10
@@ -270,8 +268,6 @@ class Learner:
     def critic_gradients(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
             target = td_target(self.args, self.agent, self.target_critics, batch)
-            if self.args.target_range is not None:
-                target = target.clamp(*self.args.target_range)
         loss_q = critic_loss(self.agent, batch, target)
         loss_q.backward()
         return {"losses/critic": loss_q.detach(), "losses/q_values": target}

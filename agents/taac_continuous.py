@@ -160,6 +160,8 @@ def check(args: Args) -> None:
     check_common(args)
     if args.td_operator != "compare-through" and args.td_mode != "expected":
         raise ValueError(f"--td-mode {args.td_mode} belongs to --td-operator compare-through, got {args.td_operator}")
+    if args.target_range is not None and not args.target_range[0] < args.target_range[1]:
+        raise ValueError(f"--target-range must be a lower and a higher number, got {args.target_range}")
 
 
 def wrap(env: gym.Env, args: Args | None = None, explore: bool = False) -> gym.Env:
@@ -224,6 +226,8 @@ def td_target(args: Args, agent: TAACAgent, target_critics: TwinCritics, batch: 
     else:  # one-step is compare-through with windows of one transition
         recorded = batch.reward, batch.terminated, batch.truncated, batch.repeated
         target = compare_through(*recorded, beta, q_repeat, q_new, batch.discount, args.td_mode)
+    if args.target_range is not None:  # SAC's targets hold entropies too: they have no such bounds
+        target = target.clamp(*args.target_range)
     return batch.of_trained(target)
 
 
@@ -328,8 +332,6 @@ class Learner:
     def critic_gradients(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad():
             target = td_target(self.args, self.agent, self.target_critics, batch)
-            if self.args.target_range is not None:
-                target = target.clamp(*self.args.target_range)
         loss_q = critic_loss(self.agent, batch, target)
         loss_q.backward()
         return {"losses/critic": loss_q.detach(), "losses/q_values": target}

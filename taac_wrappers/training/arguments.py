@@ -191,8 +191,6 @@ def check_common(args: Any) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be in (0, 1], got {getattr(args, name)}")
     if not 0 <= args.her <= 1:
         raise ValueError(f"--her must be a share, in [0, 1], got {args.her}")
-    if args.target_range is not None and not args.target_range[0] < args.target_range[1]:
-        raise ValueError(f"--target-range must be a lower and a higher number, got {args.target_range}")
     if args.learning_starts < args.num_envs:
         raise ValueError(f"--learning-starts must be at least one frame per env, got {args.learning_starts}")
     if args.batch_size > args.buffer_size:

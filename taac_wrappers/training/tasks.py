@@ -66,7 +66,7 @@ class Settings:
     her: float = 0.0
     """Share of the sampled windows that get a goal in hindsight."""
     target_range: tuple[float, float] | None = None
-    """Targets are clamped to these possible returns."""
+    """TAAC's targets are clamped to these possible returns; those with entropies in them, as SAC's, are none."""
 
 
 SETTINGS: dict[str, Settings] = {

@@ -90,6 +90,15 @@ def test_targets_stay_in_their_range(tmp_path, monkeypatch):
     assert all(-0.5 <= target <= -0.25 for target in targets)
 
 
+@pytest.mark.parametrize("script", PER_FRAME[1:], ids=name_of)
+def test_entropy_lifts_targets_above_every_return(script, tmp_path, monkeypatch):
+    """Rewards are -1 and 0, but SAC's targets hold entropies too: with TAAC's bounds it would learn 0 everywhere."""
+    monkeypatch.setattr(script, "LOG_INTERVAL", 20)
+    assert script.main(arguments(script, tmp_path)) == 0
+    _, targets = read_metrics(tmp_path / "run" / "metrics.csv")["losses/q_values"]
+    assert min(targets) > 0
+
+
 @pytest.mark.parametrize(("settings", "said"), [("laptop", True), ("paper", False)])
 def test_a_run_says_which_settings_are_in_force(settings, said, tmp_path, capsys):
     args = arguments(taac_continuous, tmp_path, settings=settings)

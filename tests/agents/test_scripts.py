@@ -225,7 +225,6 @@ SAC = Script(
                 "buffer_size": 120,
                 "learning_starts": 90,
                 "stop_at_score": -1e9,
-                "target_range": (-0.1, 0.1),
             },
             **{"learning_rate": 3e-3, "updates_per_iteration": 2, "frames_per_iteration": 3, "reward_clip": None},
         },
@@ -254,7 +253,7 @@ LEARNING_AT_ONCE = {
     **{"seed": 7, "batch_size": 24, "gamma": 0.5, "tau": 0.5, "target_interval": 3, "hidden": (8, 8, 8)},
     **{"log_std_min": 0.0, "action_delta": 0.4, "env_kwargs": {"length": 9}, "num_envs": 3, "total_frames": 180},
     **{"buffer_size": 120, "learning_starts": 90, "stop_at_score": -1e9, "learning_rate": 3e-3, "reward_clip": None},
-    **{"updates_per_iteration": 2, "frames_per_iteration": 3, "target_range": (-0.1, 0.1)},
+    **{"updates_per_iteration": 2, "frames_per_iteration": 3},
 }
 """What every script reads."""
 

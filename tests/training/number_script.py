@@ -65,7 +65,6 @@ class Args:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     settings: str = "paper"
     her: float = 0.0
-    target_range: tuple[float, float] | None = None
     seed: int = 0
     total_frames: int = 40
     num_envs: int = 1

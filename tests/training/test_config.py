@@ -79,7 +79,7 @@ def test_only_arguments_that_do_not_matter_may_change(command):
     main(Args(run_dir=Path("run"), total_frames=10))
     before = contents(Path("run"))
     fixed = {name for name in vars(Args()) if name not in CHANGEABLE_ON_RESUME}
-    fixed -= {"env_id", "env_kwargs", "hidden", "target_range"}
+    fixed -= {"env_id", "env_kwargs", "hidden"}
     unusual = {"settings": "laptop", "her": "0.5"}
     for name in sorted(fixed):
         value = getattr(Args(), name)
