@@ -19,8 +19,6 @@ NOT_LEARNED_FROM = {
 _DEFAULTS = {
     "env_kwargs": {},
     "env_engine": "sync",
-    "her": 0.0,
-    "target_range": None,
     "final_episodes": 100,
     "stop_at_score": None,
     "td_mode": "expected",
